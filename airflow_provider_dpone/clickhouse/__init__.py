@@ -1,0 +1,1 @@
+"""ClickHouse: SQL text, catalog and transport."""
