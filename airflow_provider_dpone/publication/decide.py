@@ -1,0 +1,666 @@
+"""The one next step of a publication and of its cleanup.
+
+Both functions are pure. A step that needs a fact asks for the fact; a step that changes something is
+returned only when everything it rests on is in the situation. Whatever is not proven waits or holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from airflow_provider_dpone.publication.admission import control_shared
+from airflow_provider_dpone.publication.classify import (
+    Judgement,
+    ReplicaState,
+    StoredReceipt,
+    Verdict,
+    inventory_drift,
+    judge,
+    replica_state,
+)
+from airflow_provider_dpone.publication.facts import Observation, TableFacts
+from airflow_provider_dpone.publication.queue import (
+    Contradictory,
+    NotSeen,
+    QueueState,
+    Running,
+    Terminal,
+    Unreadable,
+)
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    ContentDigest,
+    HostReceipt,
+    Phase,
+    Retained,
+    StoredRecord,
+)
+from airflow_provider_dpone.publication.stop import Category, Code, Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What the candidate must be before it may go live.
+
+    :ivar min_rows: fewest rows.
+    :ivar max_shrink: largest share (0 to 1) of the live rows that may be missing.
+    """
+
+    allow_empty: bool = False
+    min_rows: int | None = None
+    max_shrink: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentCheck:
+    """The content digests of the candidate, per replica, and the order of the read."""
+
+    sequence: int
+    digests: Mapping[str, ContentDigest]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a publication's next step is decided from.
+
+    :ivar stored: the record, as read.
+    :ivar read_at: order of the read that showed the record.
+    :ivar permit_unused: evidence proves that this very write's permit was never used.
+    """
+
+    operation_id: str
+    stored: StoredRecord
+    read_at: int
+    guards: Guards = field(default_factory=Guards)
+    content: ContentCheck | None = None
+    observation: Observation | None = None
+    queue: QueueState | None = None
+    permit_unused: bool = False
+
+
+# Steps that read.
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyContent:
+    """Compute the candidate's content digest on every replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCatalogs:
+    """Look at every replica, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQueue:
+    """Read the rows of the dispatched statement's token."""
+
+
+# Steps that change something. Each is one compare-and-swap; two of them also send a statement.
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSwap:
+    """Claim the permit and send the one EXCHANGE or RENAME."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rearm:
+    """Go back to PREPARED: the claimed permit was provably never used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Store the queue entry's name."""
+
+    entry: str
+    query_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReceipt:
+    """Store the complete terminal receipt."""
+
+    entry: str
+    query_digest: str
+    receipt: tuple[HostReceipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Store that every replica was seen with the new generation."""
+
+    entry: str
+    query_digest: str
+    receipt: tuple[HostReceipt, ...]
+
+
+# Steps that end or pause.
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Read again later; until the deadline this is no failure."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Stop with everything retained."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give the prepared operation up: it can't be dispatched any more, and its candidate is droppable."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The publication is proven."""
+
+
+Step: TypeAlias = (
+    VerifyContent
+    | ReadCatalogs
+    | ReadQueue
+    | DispatchSwap
+    | Rearm
+    | Bind
+    | StoreReceipt
+    | Commit
+    | Abort
+    | Wait
+    | Hold
+    | Done
+)
+
+
+def decide_publication(s: Situation) -> Step:
+    """Return the one next step of the publication ``s.operation_id``."""
+    record = s.stored.record
+    if record.operation_id != s.operation_id:
+        return Hold(_not_ours(record))
+    match record.phase:
+        case Phase.PREPARED:
+            return _before_dispatch(s, record)
+        case Phase.DISPATCHING | Phase.BOUND:
+            return _after_dispatch(s, record)
+        case Phase.TERMINAL:
+            return _after_receipt(s, record)
+        case Phase.COMMITTED | Phase.COMPLETED | Phase.COMPLETED_RETAINING:
+            return Done()
+        case Phase.ABORTED:
+            return Hold(
+                Stop(
+                    Code.SUPERSEDED,
+                    f"The operation on {record.database}.{record.table} was given up before it was published.",
+                )
+            )
+        case _:
+            assert_never(record.phase)
+
+
+def _before_dispatch(s: Situation, record: AuthorityRecord) -> Step:
+    if stop := check_guards(record, s.guards):
+        return Hold(stop)
+    if s.content is None:
+        return VerifyContent()
+    if stop := _content_differs(record, s.content):
+        return Hold(stop)
+    # The catalogs are read after the content, so that nothing slow stands between them and the swap.
+    if s.observation is None or s.observation.sequence <= s.content.sequence:
+        return ReadCatalogs()
+    stop = not_dispatchable(s.stored, s.observation)
+    if stop is None:
+        return DispatchSwap()
+    if stop.code is Code.TARGET_MOVED:
+        return Abort(stop)
+    return Wait(stop) if stop.category in (Category.NOT_OBSERVED, Category.RETRYABLE) else Hold(stop)
+
+
+def not_dispatchable(stored: StoredRecord, observation: Observation) -> Stop | None:
+    """Return what forbids the swap in this observation, or ``None``."""
+    record = stored.record
+    name = f"{record.database}.{record.table}"
+    if unread := observation.unread:
+        return Stop(
+            Code.REPLICA_UNAVAILABLE,
+            f"{name}: {', '.join(unread)} can't be read, so the swap was not sent. Readers see the old data.",
+            replicas={a: {"read": a in observation.replicas} for a in record.replicas},
+        )
+    if stop := inventory_drift(record, observation):
+        return stop
+    if stop := control_shared(observation):
+        return stop
+    found = observation.record
+    if found is None or (found.write_id, found.version) != (stored.write_id, stored.version):
+        return Stop(Code.CAS_CONFLICT, f"{name}: another worker changed the record first.")
+    states = {a: replica_state(record, observation, a) for a in record.replicas}
+    if unread_states := [a for a, state in states.items() if state is ReplicaState.NOT_OBSERVED]:
+        return Stop(
+            Code.REPLICA_NOT_OBSERVED,
+            f"{name}: our user doesn't see the database's tables on {', '.join(unread_states)}.",
+        )
+    for alias, state in states.items():
+        if state is ReplicaState.PENDING:
+            continue
+        candidate = observation.replicas[alias].tables.get(record.candidate)
+        if candidate is None or candidate.generation != record.desired:
+            return Stop(
+                Code.CANDIDATE_DIFFERS,
+                f"{name}: the candidate on {alias} is missing or is not the one that was staged.",
+                next_action="Nothing was published. Clear the stage task to stage again.",
+                facts={"replica": alias},
+            )
+        return Stop(
+            Code.TARGET_MOVED,
+            f"{name}: the live table on {alias} was replaced or altered after staging. The swap was not sent.",
+            next_action="Clear the stage task to stage again from the present state.",
+            facts={"replica": alias},
+        )
+    if record.candidate == record.table:
+        return Stop(Code.TARGET_EQUALS_CANDIDATE, f"{name}: target and candidate have one name.")
+    return unready(record, observation)
+
+
+def unready(record: AuthorityRecord, observation: Observation) -> Stop | None:
+    """Return which replicas don't hold the whole candidate in good health, or ``None``."""
+    problems = {
+        alias: problem
+        for alias in record.replicas
+        if (
+            problem := replication_problem(_table(observation, alias, record.candidate), len(record.replicas))
+        )
+    }
+    if not problems:
+        return None
+    return Stop(
+        Code.CANDIDATE_NOT_READY,
+        f"The candidate is not complete on {', '.join(problems)}.",
+        replicas={alias: {"problem": problem} for alias, problem in problems.items()},
+    )
+
+
+def replication_problem(table: TableFacts | None, replicas: int) -> str | None:
+    """Return in words why a replica doesn't hold its table completely and healthily, or ``None``.
+
+    :param replicas: how many replicas the table must have, all of them active.
+    """
+    if table is None:
+        return "the table is not seen"
+    replication = table.replication
+    if replication is None:
+        return "the table is not replicated"
+    if replication.keeper_error:
+        return "Keeper can't be read there"
+    if replication.is_session_expired:
+        return "its Keeper session has expired"
+    if replication.is_readonly:
+        return "it is read-only"
+    if replication.queue_size:
+        return f"{replication.queue_size} replication tasks are left"
+    if replication.queue_error:
+        return "its replication queue reports an error"
+    if replication.log_pointer <= replication.log_max_index:
+        return f"{replication.log_max_index - replication.log_pointer + 1} log entries are not taken over"
+    if replication.lost_parts:
+        return f"{replication.lost_parts} parts are lost"
+    if (replication.total_replicas, replication.active_replicas) != (replicas, replicas):
+        return (
+            f"{replication.active_replicas} of {replication.total_replicas} replicas are active, "
+            f"{replicas} are needed"
+        )
+    return None
+
+
+def check_guards(record: AuthorityRecord, guards: Guards) -> Stop | None:
+    """Return which guard the candidate doesn't meet, with the numbers."""
+    rows, live = record.content.rows, record.live_rows
+    name = f"{record.database}.{record.table}"
+    numbers = {"rows": rows, "live_rows": live}
+    if rows == 0 and not guards.allow_empty:
+        return Stop(
+            Code.GUARD_EMPTY, f"{name}: the candidate is empty. Nothing was published.", facts=numbers
+        )
+    if guards.min_rows is not None and rows < guards.min_rows:
+        return Stop(
+            Code.GUARD_MIN_ROWS,
+            f"{name}: the candidate has {rows:,} rows, min_rows is {guards.min_rows:,}. Nothing was published.",
+            facts={**numbers, "min_rows": guards.min_rows},
+        )
+    if guards.max_shrink is not None and live and rows < live * (1 - guards.max_shrink):
+        return Stop(
+            Code.GUARD_MAX_SHRINK,
+            f"{name}: the candidate has {rows:,} rows, the live table {live:,}: it would shrink by "
+            f"{(live - rows) / live:.1%}, max_shrink is {guards.max_shrink:.1%}. Nothing was published.",
+            facts={**numbers, "max_shrink_per_mille": round(guards.max_shrink * 1000)},
+        )
+    return None
+
+
+def _content_differs(record: AuthorityRecord, content: ContentCheck) -> Stop | None:
+    wrong = [a for a in record.replicas if content.digests.get(a) != record.content]
+    if not wrong:
+        return None
+    return Stop(
+        Code.CONTENT_DIFFERS,
+        f"{record.database}.{record.table}: the candidate's content on {', '.join(wrong)} is not what was "
+        "staged. Nothing was published.",
+        facts={"staged_rows": record.content.rows},
+        replicas={
+            alias: {"rows": digest.rows, "content_match": digest == record.content}
+            for alias, digest in content.digests.items()
+        },
+    )
+
+
+def _after_dispatch(s: Situation, record: AuthorityRecord) -> Step:
+    queue = s.queue
+    match queue:
+        case None:
+            return ReadQueue()
+        case Contradictory(stop):
+            return Hold(stop)
+        case NotSeen():
+            # Without an entry there is proof only if the permit was never used. A killed worker leaves
+            # no such word: its statement may still arrive, so it is never sent again.
+            if s.permit_unused and record.phase is Phase.DISPATCHING:
+                return Rearm()
+            return Wait(_not_seen(record))
+        case Unreadable(entry, query_digest, hosts):
+            if record.phase is Phase.DISPATCHING:
+                return Bind(entry, query_digest)
+            return Wait(
+                Stop(
+                    Code.ENTRY_UNREADABLE,
+                    f"{record.database}.{record.table}: queue entry {entry} is seen, but its outcome can't "
+                    "be read on every replica.",
+                    facts={"entry": entry},
+                    replicas={a: {"queue": row.status.value} for a, row in hosts.items()},
+                )
+            )
+        case Running(entry, query_digest):
+            if record.phase is Phase.DISPATCHING:
+                return Bind(entry, query_digest)
+            # Catalogs read while the work runs decide nothing, but they tell people where it stands.
+            if s.observation is None:
+                return ReadCatalogs()
+            return _step_of(judge(record, s.observation, queue))
+        case Terminal(sequence, entry, query_digest, receipt):
+            # Facts read before the terminal receipt are thrown away: read the catalogs afresh.
+            if s.observation is None or s.observation.sequence <= sequence:
+                return ReadCatalogs()
+            judgement = judge(record, s.observation, queue)
+            if judgement.verdict is Verdict.COMMITTED:
+                return Commit(entry, query_digest, receipt)
+            return StoreReceipt(entry, query_digest, receipt)
+        case _:
+            assert_never(queue)
+
+
+def _after_receipt(s: Situation, record: AuthorityRecord) -> Step:
+    publication = record.publication
+    if publication is None or publication.receipt is None or publication.entry is None:
+        return Hold(Stop(Code.RECORD_INVALID, "The record is TERMINAL without a stored receipt.", facts={}))
+    # The record itself may have been read in the same statement as catalogs: those are not later.
+    if s.observation is None or s.observation.sequence <= s.read_at:
+        return ReadCatalogs()
+    evidence = StoredReceipt(s.read_at, publication.receipt)
+    judgement = judge(record, s.observation, evidence)
+    if judgement.verdict is Verdict.COMMITTED:
+        return Commit(publication.entry, publication.query_digest or "", publication.receipt)
+    return _step_of(judgement)
+
+
+def _step_of(judgement: Judgement) -> Step:
+    stop = judgement.stop
+    if stop is None:
+        raise ValueError("a committed judgement is not a stop")
+    if stop.category in (Category.IN_PROGRESS, Category.NOT_OBSERVED):
+        return Wait(stop)
+    return Hold(stop)
+
+
+def _not_seen(record: AuthorityRecord) -> Stop:
+    publication = record.publication
+    entry = publication.entry if publication else None
+    name = f"{record.database}.{record.table}"
+    if entry is None:
+        return Stop(
+            Code.ENTRY_NOT_SEEN,
+            f"{name}: the swap may have been sent, but no queue entry carries its token (yet).",
+            facts={"epoch": record.dispatch_epoch},
+        )
+    return Stop(
+        Code.ENTRY_NOT_SEEN,
+        f"{name}: queue entry {entry} was seen before, but is not in the queue now. If the queue forgot it, "
+        "its outcome can't be read any more.",
+        facts={"entry": entry, "epoch": record.dispatch_epoch},
+    )
+
+
+def _not_ours(record: AuthorityRecord) -> Stop:
+    return Stop(
+        Code.SUPERSEDED,
+        f"{record.database}.{record.table} belongs to a later operation (DAG {record.owner.dag_id}, run "
+        f"{record.owner.run_id}); this one was never dispatched.",
+        facts={"operation": record.operation_id[:16], "phase": record.phase.value},
+    )
+
+
+# ---- cleanup
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupSituation:
+    """All that the next cleanup step is decided from.
+
+    :ivar now: server time in seconds.
+    :ivar queue: the state of the drop that ``queue_of`` names.
+    :ivar drops_left: how many more drops this invocation may send.
+    """
+
+    stored: StoredRecord
+    now: int
+    retention: int = 0
+    observation: Observation | None = None
+    queue: QueueState | None = None
+    queue_of: str | None = None
+    drops_left: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """End the operation: the slot is free, the predecessor is listed. ``drop_now`` claims its drop too."""
+
+    drop_after: int
+    drop_now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchDrop:
+    """Claim the drop of a listed predecessor and send it."""
+
+    item: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDropQueue:
+    """Read the queue rows of the drop that was sent for ``item``."""
+
+    item: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class FinishDrop:
+    """Strike a predecessor off the list: it is proven absent everywhere."""
+
+    item: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Nothing is due. ``next_due`` is the server time of the next drop, if one is still kept."""
+
+    next_due: int | None
+
+
+CleanupStep: TypeAlias = (
+    ReadCatalogs | ReadDropQueue | Retain | DispatchDrop | FinishDrop | Wait | Hold | Settled
+)
+
+
+def decide_cleanup(s: CleanupSituation) -> CleanupStep:
+    """Return the one next step of the cleanup on this target."""
+    record = s.stored.record
+    if record.phase is Phase.COMMITTED:
+        return _end(s, record)
+    if not record.ended:
+        return Hold(
+            Stop(
+                Code.NOT_COMMITTED,
+                f"{record.database}.{record.table}: the publication is {record.phase}, not proven committed.",
+                facts={"phase": record.phase.value},
+            )
+        )
+    # A drop that was sent comes first: its outcome must be known before another one is decided.
+    due = [r for r in record.retained if r.drop is not None]
+    due += [r for r in record.retained if r.drop is None and r.drop_after <= s.now]
+    if not due:
+        return Settled(min((r.drop_after for r in record.retained), default=None))
+    return _drop(s, record, due[0])
+
+
+def _end(s: CleanupSituation, record: AuthorityRecord) -> CleanupStep:
+    if s.observation is None:
+        return ReadCatalogs()
+    drop_after = s.now + s.retention
+    if record.predecessor is None or s.retention > 0:
+        return Retain(drop_after, drop_now=False)
+    stop = _unsafe_to_drop(record, s.observation, record.candidate, record.predecessor.uuid)
+    if stop is None:
+        stop = _live_unhealthy(record, s.observation)
+    if stop is not None:
+        # The slot must not stay blocked by a predecessor: it is listed, and dropped when that is safe.
+        return Retain(drop_after, drop_now=False)
+    return Retain(drop_after, drop_now=True)
+
+
+def _drop(s: CleanupSituation, record: AuthorityRecord, item: Retained) -> CleanupStep:
+    queue = s.queue if s.queue_of == item.name else None
+    if item.drop is not None:
+        match queue:
+            case None:
+                return ReadDropQueue(item)
+            case Running():
+                return Wait(_cleanup_pending(record, item, "its drop is still running"))
+            case Terminal() | NotSeen() | Unreadable() | Contradictory():
+                # A drop of this exact table is monotonic: whatever became of this one, the tables tell.
+                pass
+            case _:
+                assert_never(queue)
+    if s.observation is None:
+        return ReadCatalogs()
+    if stop := _unsafe_to_drop(record, s.observation, item.name, item.generation.uuid):
+        return Wait(stop) if stop.category is Category.NOT_OBSERVED else Hold(stop)
+    present = [a for a, f in s.observation.replicas.items() if item.name in f.tables]
+    if not present:
+        # A drop that is still on its way finds nothing: the name belonged to one attempt and is never
+        # used again.
+        return FinishDrop(item)
+    if stop := _live_unhealthy(record, s.observation):
+        return Wait(stop)
+    if s.drops_left <= 0:
+        return Hold(_cleanup_pending(record, item, f"it is still there on {', '.join(present)}", queue))
+    return DispatchDrop(item)
+
+
+def _unsafe_to_drop(record: AuthorityRecord, observation: Observation, name: str, uuid: str) -> Stop | None:
+    """Return why ``name`` may not be dropped (or called absent) now, or ``None``."""
+    if unread := observation.unread:
+        return Stop(
+            Code.REPLICA_NOT_OBSERVED,
+            f"The publication is successful; {', '.join(unread)} can't be read, so nothing is dropped now.",
+        )
+    if name == record.table:
+        return Stop(Code.CLEANUP_UNSAFE, "The predecessor's name is the live table's name.")
+    for alias, facts in observation.replicas.items():
+        table = facts.tables.get(name)
+        if table is None and not facts.sees_database:
+            return Stop(
+                Code.REPLICA_NOT_OBSERVED,
+                f"Our user doesn't see the database's tables on {alias}, so the predecessor is not proven absent.",
+            )
+        if table is not None and table.uuid != uuid:
+            return Stop(
+                Code.CLEANUP_UNSAFE,
+                f"The table under the predecessor's name on {alias} is another table. It was not dropped.",
+                facts={"replica": alias},
+            )
+        live = facts.tables.get(record.table)
+        if live is None and record.published:
+            return Stop(
+                Code.GENERATION_UNKNOWN,
+                f"The live table is missing on {alias}. The predecessor is kept.",
+                facts={"replica": alias},
+            )
+        if live is not None and live.uuid == uuid:
+            return Stop(
+                Code.CLEANUP_UNSAFE,
+                f"The predecessor is the live table on {alias}. Nothing was dropped.",
+                facts={"replica": alias},
+            )
+    return None
+
+
+def _live_unhealthy(record: AuthorityRecord, observation: Observation) -> Stop | None:
+    """The predecessor is kept as long as a replica doesn't hold the live data completely.
+
+    A live table that somebody replaced since is not ours to judge.
+    """
+    for alias, facts in observation.replicas.items():
+        live = facts.tables.get(record.table)
+        if live is None or live.uuid != record.desired.uuid:
+            continue
+        replication = live.replication
+        if replication is None or (
+            replication.keeper_error
+            or replication.is_readonly
+            or replication.is_session_expired
+            or replication.lost_parts
+        ):
+            return Stop(
+                Code.REPLICA_NOT_OBSERVED,
+                f"The publication is successful; replication on {alias} is not healthy, so the predecessor is kept.",
+                facts={"replica": alias},
+            )
+    return None
+
+
+def _cleanup_pending(
+    record: AuthorityRecord, item: Retained, why: str, queue: QueueState | None = None
+) -> Stop:
+    codes = (
+        {h.alias: {"exception_code": h.exception_code} for h in queue.receipt}
+        if isinstance(queue, Terminal)
+        else {}
+    )
+    return Stop(
+        Code.CLEANUP_PENDING,
+        f"The publication of {record.database}.{record.table} is successful. The predecessor {item.name} "
+        f"is not dropped yet: {why}.",
+        facts={"table": item.name, "uuid": item.generation.uuid},
+        replicas=codes,
+    )
+
+
+def _table(observation: Observation, alias: str, name: str) -> TableFacts | None:
+    facts = observation.replicas.get(alias)
+    return facts.tables.get(name) if facts else None

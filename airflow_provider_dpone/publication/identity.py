@@ -1,0 +1,84 @@
+"""Who publishes what: identities that a retry shares and a new request doesn't."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from airflow_provider_dpone.publication.canonical import digest
+
+PROTOCOL = "dpone.cluster-full-refresh.v1"
+
+_CANDIDATE_PREFIX_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """The scheduler's name of one staging task instance.
+
+    ``series`` is opaque: Airflow's ``ti.max_tries``, which no automatic retry changes and an ordinary
+    clear does. The try number is left out, so that a retry is the same operation.
+    """
+
+    deployment_id: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    series: str
+
+    def operation_id(self, target_key: str) -> str:
+        """Return the operation id: equal for every retry, new after a clear."""
+        return digest(
+            f"{PROTOCOL}/operation",
+            self.deployment_id,
+            self.dag_id,
+            self.run_id,
+            self.task_id,
+            self.map_index,
+            target_key,
+            self.series,
+        )
+
+    def publication_key(self, target_key: str) -> str:
+        """Return the identity of the publication over all its runs (a task of a DAG, for one target)."""
+        return digest(
+            f"{PROTOCOL}/publication",
+            self.deployment_id,
+            self.dag_id,
+            self.task_id,
+            self.map_index,
+            target_key,
+        )
+
+
+def target_key(authority_id: str, database: str, table: str) -> str:
+    """Return the key of a target's slot in the control table."""
+    return digest(f"{PROTOCOL}/target", authority_id, database, table)
+
+
+def candidate_name(table: str, attempt_id: str) -> str:
+    """Return the name of the candidate of one staging attempt. It belongs to that attempt for ever.
+
+    The target's name leads, where it is plain text, so that people find it in a table list.
+    """
+    prefix = table[:_CANDIDATE_PREFIX_LENGTH] if re.fullmatch(r"[A-Za-z0-9_]+", table) else "table"
+    return f"{prefix}__dpone_{attempt_id}"
+
+
+def correlation_token(operation_id: str, action: str, epoch: int, nonce: str) -> str:
+    """Return the ``log_comment`` that marks one dispatched statement.
+
+    Short plain ASCII: ClickHouse parses the stored settings line again on every host, and an overlong
+    or badly escaped one would fail there.
+    """
+    return f"dpone1:{operation_id[:16]}:{action}:{epoch}:{nonce}"
+
+
+def is_uuid(text: str) -> bool:
+    """Tell whether ``text`` is a UUID that is not nil."""
+    try:
+        return UUID(text).int != 0
+    except ValueError:
+        return False

@@ -1,0 +1,376 @@
+"""The authority record: one row per target in the control table, and its codec.
+
+The columns that a compare-and-swap is conditioned on are columns; the rest is one canonical JSON
+payload with its SHA-256. A record that another release wrote is read if its schema is known, and left
+alone otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from airflow_provider_dpone.publication.canonical import canonical_json, digest, sha256_hex
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+
+SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh.v1"] = "dpone.clickhouse.cluster-full-refresh.v1"
+
+MAX_PAYLOAD_BYTES = 64 * 1024
+"""Bound of the payload. Keeper takes about 1 MB; a record is a few KB."""
+
+MAX_SETTLED = 20
+"""How many settled operations a record remembers; older ones are answered from evidence."""
+
+MAX_RETAINED = 20
+"""How many predecessors may be kept at once for one target."""
+
+SENTINEL_KEY = "dpone:authority"
+"""Key of the row that names the control table's authority id."""
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+@unique
+class Phase(StrEnum):
+    """Where an operation stands. ``END_PHASES`` admit the next operation.
+
+    PREPARED: the candidate is proven; no statement was dispatched under this epoch.
+    DISPATCHING: a permit for the one statement was claimed; its queue entry is not bound yet.
+    BOUND: the one queue entry is known by name.
+    TERMINAL: the complete terminal receipt of that entry is stored.
+    COMMITTED: every admitted replica was seen with the new generation, after the receipt.
+    COMPLETED_RETAINING: published; a predecessor is still kept under its own name.
+    COMPLETED: published and cleaned up.
+    ABORTED: given up before anything was dispatched, or resolved as not published.
+    """
+
+    PREPARED = "PREPARED"
+    DISPATCHING = "DISPATCHING"
+    BOUND = "BOUND"
+    TERMINAL = "TERMINAL"
+    COMMITTED = "COMMITTED"
+    COMPLETED_RETAINING = "COMPLETED_RETAINING"
+    COMPLETED = "COMPLETED"
+    ABORTED = "ABORTED"
+
+
+END_PHASES = frozenset({Phase.COMPLETED, Phase.COMPLETED_RETAINING, Phase.ABORTED})
+PUBLISHED_PHASES = frozenset({Phase.COMMITTED, Phase.COMPLETED, Phase.COMPLETED_RETAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The exact identity of a table object. It travels with the object through EXCHANGE and RENAME.
+
+    :ivar engine_full: normalised: without the Keeper path and replica arguments.
+    :ivar zookeeper_path: the table's Keeper path, equal on all replicas of the shard.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    uuid: str
+    engine_full: str
+    schema_digest: str
+    zookeeper_name: str
+    zookeeper_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDigest:
+    """The content of a table, whatever its parts: row count and two 128-bit sums of row hashes.
+
+    The sums are decimal text, since JSON numbers don't carry 128 bits everywhere.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    rows: int
+    city: str
+    xxh3: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The scheduler's names of the operation, for people. Bounded; the identity is the operation id."""
+
+    __pydantic_config__ = _STRICT
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostReceipt:
+    """One replica's terminal row of the queue entry. Foreign error text is left out."""
+
+    __pydantic_config__ = _STRICT
+
+    alias: str
+    exception_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One statement sent to the distributed-DDL queue.
+
+    :ivar token: its ``log_comment``; unique to this dispatch.
+    :ivar entry: the bound queue entry, once seen.
+    :ivar query_digest: SHA-256 of the entry's query text, bound with the entry.
+    :ivar receipt: the complete terminal receipt of the exact host set, once seen.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    token: str
+    epoch: int
+    entry: str | None = None
+    query_digest: str | None = None
+    receipt: tuple[HostReceipt, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A predecessor that is still there, under a name that is its own for ever.
+
+    :ivar drop_after: server time in seconds from which cleanup may drop it.
+    :ivar operation_id: the operation whose publication made it a predecessor.
+    :ivar drop: the drop that was dispatched last, if any.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    generation: Generation
+    drop_after: int
+    operation_id: str
+    drop: Dispatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How an earlier operation on this target ended."""
+
+    __pydantic_config__ = _STRICT
+
+    operation_id: str
+    outcome: Phase
+    epoch: int
+    at: int
+    rows: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityRecord:
+    """Everything that decides about one target, in one row.
+
+    Times are seconds since the epoch on the server's clock. ``predecessor`` is ``None`` where the
+    target was absent. ``plan_digest`` covers source, target, structure and mode, and is kept apart
+    from the operation's identity. ``dispatch_epoch`` only grows over the target's whole life.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    authority_id: str
+    target_key: str
+    cluster: str
+    database: str
+    table: str
+    operation_id: str
+    publication_key: str
+    owner: Owner
+    order_key: str | None
+    plan_digest: str
+    fence_token: str
+    phase: Phase
+    dispatch_epoch: int
+    inventory_digest: str
+    replicas: tuple[str, ...]
+    servers: tuple[str, ...]
+    predecessor: Generation | None
+    desired: Generation
+    candidate: str
+    attempt_id: str
+    content: ContentDigest
+    staged_bytes: int
+    live_rows: int | None
+    dependents: tuple[str, ...]
+    prepared_at: int
+    changed_at: int
+    publication: Dispatch | None = None
+    committed_at: int | None = None
+    published_order_key: str | None = None
+    retained: tuple[Retained, ...] = ()
+    settled: tuple[Settled, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the next operation may take the slot."""
+        return self.phase in END_PHASES
+
+    @property
+    def published(self) -> bool:
+        """Tell whether this operation's data is proven live."""
+        return self.phase in PUBLISHED_PHASES
+
+    def find_settled(self, operation_id: str) -> Settled | None:
+        """Return how an earlier operation ended, if the record still remembers it."""
+        return next((s for s in self.settled if s.operation_id == operation_id), None)
+
+    def remembered(self) -> tuple[Settled, ...]:
+        """Return the settled operations with this one added, the oldest dropped beyond the bound."""
+        if not self.ended:
+            return self.settled
+        own = Settled(
+            operation_id=self.operation_id,
+            outcome=self.phase,
+            epoch=self.dispatch_epoch,
+            at=self.changed_at,
+            rows=self.content.rows,
+            uuid=self.desired.uuid,
+        )
+        return (*self.settled, own)[-MAX_SETTLED:]
+
+    def moved(self, **changes: Any) -> AuthorityRecord:
+        """Return a copy with ``changes``."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the control table as it is stored."""
+
+    target_key: str
+    operation_id: str
+    fence_token: str
+    phase: str
+    dispatch_epoch: int
+    write_id: str
+    payload: str
+    payload_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record with the two values that a compare-and-swap is made against.
+
+    :ivar version: KeeperMap's ``_version``: 0 after the create, one more with each write.
+    :ivar write_id: unique to the write that stored it.
+    """
+
+    record: AuthorityRecord
+    write_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Payload:
+    __pydantic_config__ = _STRICT
+
+    schema: Literal["dpone.clickhouse.cluster-full-refresh.v1"]
+    record: AuthorityRecord
+
+
+def encode(record: AuthorityRecord, write_id: str) -> Row:
+    """Return the row that stores ``record``.
+
+    :raises Stopped: ``RECORD_TOO_LARGE``.
+    """
+    body = _payload_adapter().dump_python(_Payload(SCHEMA, record), mode="json")
+    payload = canonical_json(body)
+    if len(payload.encode()) > MAX_PAYLOAD_BYTES:
+        raise Stopped(
+            Stop(
+                Code.RECORD_TOO_LARGE,
+                f"The record of {record.database}.{record.table} would have {len(payload.encode())} bytes; "
+                f"the bound is {MAX_PAYLOAD_BYTES}.",
+            )
+        )
+    return Row(
+        target_key=record.target_key,
+        operation_id=record.operation_id,
+        fence_token=record.fence_token,
+        phase=record.phase.value,
+        dispatch_epoch=record.dispatch_epoch,
+        write_id=write_id,
+        payload=payload,
+        payload_sha256=sha256_hex(payload),
+    )
+
+
+def decode(row: Row) -> AuthorityRecord:
+    """Return the record in ``row``.
+
+    :raises Stopped: ``RECORD_NEWER`` for a schema that this release doesn't know, ``RECORD_INVALID``
+        for anything that isn't exactly what a release wrote: a wrong digest, a missing or additional
+        field, columns and payload that disagree. The row is left alone in each case.
+    """
+    if sha256_hex(row.payload) != row.payload_sha256:
+        raise _invalid(row, "its payload doesn't have the stored SHA-256")
+    try:
+        payload = _payload_adapter().validate_json(row.payload)
+    except ValidationError as error:
+        schema = _schema_of(row.payload)
+        if schema is not None and schema != SCHEMA:
+            raise Stopped(
+                Stop(
+                    Code.RECORD_NEWER,
+                    f"The target's record has the schema {schema!r}, which this release doesn't know.",
+                )
+            ) from None
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise _invalid(row, f"the field {where!r} is not as expected") from None
+    record = payload.record
+    columns = (row.target_key, row.operation_id, row.fence_token, row.phase, row.dispatch_epoch)
+    inside = (
+        record.target_key,
+        record.operation_id,
+        record.fence_token,
+        record.phase.value,
+        record.dispatch_epoch,
+    )
+    if columns != inside:
+        raise _invalid(row, "its columns and its payload disagree")
+    return record
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the payload, as docs/schemas publishes it."""
+    return _payload_adapter().json_schema(mode="serialization")
+
+
+def new_fence_token(operation_id: str, nonce: str) -> str:
+    """Return the token that fences one preparation of an operation against every other."""
+    return digest("dpone/fence.v1", operation_id, nonce)[:32]
+
+
+@cache
+def _payload_adapter() -> TypeAdapter[_Payload]:
+    return TypeAdapter(_Payload)
+
+
+def _schema_of(payload: str) -> str | None:
+    @dataclass
+    class Envelope:
+        schema: str
+
+    try:
+        return TypeAdapter(Envelope).validate_json(payload).schema
+    except ValidationError:
+        return None
+
+
+def _invalid(row: Row, why: str) -> Stopped:
+    return Stopped(
+        Stop(
+            Code.RECORD_INVALID,
+            f"The target's record can't be used: {why}.",
+            facts={"operation": row.operation_id[:16], "phase": row.phase},
+        )
+    )

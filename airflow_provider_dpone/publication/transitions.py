@@ -1,0 +1,135 @@
+"""The moves of an authority record. Each is the record that a compare-and-swap would store."""
+
+from __future__ import annotations
+
+from airflow_provider_dpone.publication.identity import correlation_token
+from airflow_provider_dpone.publication.record import (
+    END_PHASES,
+    MAX_RETAINED,
+    AuthorityRecord,
+    Dispatch,
+    HostReceipt,
+    Phase,
+    Retained,
+)
+
+
+def dispatching(record: AuthorityRecord, *, nonce: str, now: int) -> AuthorityRecord:
+    """PREPARED -> DISPATCHING under the next epoch, with the token of the one statement."""
+    _require(record, Phase.PREPARED)
+    epoch = record.dispatch_epoch + 1
+    token = correlation_token(record.operation_id, "publish", epoch, nonce)
+    return record.moved(
+        phase=Phase.DISPATCHING, dispatch_epoch=epoch, publication=Dispatch(token, epoch), changed_at=now
+    )
+
+
+def rearmed(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
+    """DISPATCHING -> PREPARED, on the proof that the epoch's permit was never used.
+
+    The epoch stays, so that the next dispatch claims a higher one.
+    """
+    _require(record, Phase.DISPATCHING)
+    return record.moved(phase=Phase.PREPARED, publication=None, changed_at=now)
+
+
+def bound(record: AuthorityRecord, *, entry: str, query_digest: str, now: int) -> AuthorityRecord:
+    """DISPATCHING -> BOUND: the queue entry is known."""
+    _require(record, Phase.DISPATCHING)
+    return record.moved(
+        phase=Phase.BOUND, publication=_seen(record.publication, entry, query_digest, None), changed_at=now
+    )
+
+
+def terminal(
+    record: AuthorityRecord, *, entry: str, query_digest: str, receipt: tuple[HostReceipt, ...], now: int
+) -> AuthorityRecord:
+    """DISPATCHING or BOUND -> TERMINAL: the complete receipt is stored before anything rests on it."""
+    _require(record, Phase.DISPATCHING, Phase.BOUND)
+    publication = _seen(record.publication, entry, query_digest, receipt)
+    return record.moved(phase=Phase.TERMINAL, publication=publication, changed_at=now)
+
+
+def committed(
+    record: AuthorityRecord, *, entry: str, query_digest: str, receipt: tuple[HostReceipt, ...], now: int
+) -> AuthorityRecord:
+    """-> COMMITTED: every replica was seen with the new generation, after the receipt."""
+    _require(record, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL)
+    return record.moved(
+        phase=Phase.COMMITTED,
+        publication=_seen(record.publication, entry, query_digest, receipt),
+        committed_at=now,
+        published_order_key=record.order_key or record.published_order_key,
+        changed_at=now,
+    )
+
+
+def aborted(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
+    """PREPARED -> ABORTED: no permit for the candidate can ever be claimed, so it is listed for a drop."""
+    _require(record, Phase.PREPARED)
+    return record.moved(phase=Phase.ABORTED, retained=kept(record, drop_after=now), changed_at=now)
+
+
+def kept(record: AuthorityRecord, *, drop_after: int) -> tuple[Retained, ...]:
+    """Return the retained tables with the candidate of a never dispatched record added.
+
+    Beyond the bound the oldest is no longer listed; its COMMENT still names it as ours.
+    """
+    candidate = Retained(record.candidate, record.desired, drop_after, record.operation_id)
+    return (*record.retained, candidate)[-MAX_RETAINED:]
+
+
+def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> AuthorityRecord:
+    """COMMITTED -> an end phase: the slot is free, the predecessor is listed by name and UUID."""
+    _require(record, Phase.COMMITTED)
+    if record.predecessor is None:
+        phase = Phase.COMPLETED_RETAINING if record.retained else Phase.COMPLETED
+        return record.moved(phase=phase, changed_at=now)
+    predecessor = Retained(record.candidate, record.predecessor, drop_after, record.operation_id)
+    return record.moved(
+        phase=Phase.COMPLETED_RETAINING,
+        retained=(*record.retained, predecessor)[-MAX_RETAINED:],
+        changed_at=now,
+    )
+
+
+def dropping(record: AuthorityRecord, name: str, *, nonce: str, now: int) -> AuthorityRecord:
+    """Claim the drop of one retained predecessor under the next epoch."""
+    _require(record, *END_PHASES)
+    epoch = record.dispatch_epoch + 1
+    item = _retained(record, name)
+    drop = Dispatch(correlation_token(item.operation_id, "drop", epoch, nonce), epoch)
+    changed = Retained(item.name, item.generation, item.drop_after, item.operation_id, drop)
+    return record.moved(
+        dispatch_epoch=epoch,
+        retained=tuple(changed if r.name == name else r for r in record.retained),
+        changed_at=now,
+    )
+
+
+def dropped(record: AuthorityRecord, name: str, *, now: int) -> AuthorityRecord:
+    """Strike a predecessor that is proven absent on every replica off the list."""
+    _require(record, *END_PHASES)
+    retained = tuple(r for r in record.retained if r.name != name)
+    phase = Phase.COMPLETED if record.phase is Phase.COMPLETED_RETAINING and not retained else record.phase
+    return record.moved(phase=phase, retained=retained, changed_at=now)
+
+
+def _seen(
+    dispatch: Dispatch | None, entry: str, query_digest: str, receipt: tuple[HostReceipt, ...] | None
+) -> Dispatch:
+    if dispatch is None:
+        raise ValueError("a dispatched record has a dispatch")
+    return Dispatch(dispatch.token, dispatch.epoch, entry, query_digest, receipt)
+
+
+def _retained(record: AuthorityRecord, name: str) -> Retained:
+    for item in record.retained:
+        if item.name == name:
+            return item
+    raise ValueError("only a listed predecessor may be dropped")
+
+
+def _require(record: AuthorityRecord, *phases: Phase) -> None:
+    if record.phase not in phases:
+        raise ValueError(f"no such move from {record.phase}")

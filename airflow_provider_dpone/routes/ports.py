@@ -1,0 +1,257 @@
+"""What a cluster refresh needs from the outside, one method per effect.
+
+Adapters implement these; the simulator replaces them. Every method that changes something makes exactly
+one call to the outside and never repeats it. Errors arrive as :class:`Stopped`, mapped once at the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.decide import ContentCheck
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.permit import Permit
+from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
+from airflow_provider_dpone.publication.statement import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is refreshed."""
+
+    cluster: str
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+class Catalog(Protocol):
+    """Reads from every replica."""
+
+    def observe(self, tables: Collection[str]) -> Observation:
+        """Look at all replicas in one statement: inventory, the named tables, control table, record.
+
+        A replica that can't be reached is missing in the answer; that is no error here.
+
+        :raises Stopped: ``SERVER_UNAVAILABLE``, ``UNKNOWN_CLUSTER`` and what ``admit`` refuses,
+            ``AUTHORITY_UNAVAILABLE``, ``RECORD_INVALID``, ``RECORD_NEWER``.
+        """
+
+    def content(self, table: str) -> ContentCheck:
+        """Compute the content digest of ``table`` on every replica, in one statement.
+
+        :raises Stopped: as :meth:`observe`; also when a replica can't be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The write was acknowledged, and the read-back shows it under its own write id, one version on."""
+
+    stored: StoredRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """As :class:`Stored`, with the permit that only this invocation holds.
+
+    :ivar inventory_digest: of ``system.clusters``, read in the same statement as the read-back.
+    """
+
+    stored: StoredRecord
+    permit: Permit
+    inventory_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The write is proven not to have happened: the record had moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """The write may have happened, may still happen, or may not. It gives no permission."""
+
+    why: str
+
+
+class Authority(Protocol):
+    """Writes the target's one record. Every write has its own write id and is sent exactly once."""
+
+    def write(
+        self, expected: StoredRecord | None, record: AuthorityRecord, write_id: str
+    ) -> Stored | Conflict | OutcomeUnknown:
+        """Store ``record`` if the slot is exactly ``expected`` (``None``: absent)."""
+
+    def claim(
+        self, expected: StoredRecord, record: AuthorityRecord, token: str, write_id: str
+    ) -> Claimed | Conflict | OutcomeUnknown:
+        """As :meth:`write`, and issue the permit to send the statement that carries ``token``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back from sending a statement. None of it is proof of what the replicas did.
+
+    :ivar answered: the server answered; ``False`` means that the reply was lost.
+    :ivar exception_code: ClickHouse's code, 0 for success, ``None`` if unknown.
+    """
+
+    answered: bool
+    exception_code: int | None
+    name: str = ""
+
+
+class DdlQueue(Protocol):
+    """Sends a statement to the cluster's queue, and reads what became of it."""
+
+    def send(self, permit: Permit, statement: Statement, token: str) -> Reply:
+        """Send ``statement`` once, under ``token``. A lost reply is a :class:`Reply`, not an error."""
+
+    def read(self, token: str) -> tuple[int, Sequence[QueueRow]]:
+        """Return the sequence number of this read and all rows that carry ``token``.
+
+        :raises Stopped: the queue can't be read (``SERVER_UNAVAILABLE``, ``SERVER_ERROR``).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load brought into the candidate.
+
+    :ivar rows: rows that the server says it wrote.
+    :ivar bytes: streamed: encoded body bytes; server-side: bytes written to the candidate.
+    :ivar source_rows: rows that the source says it gave, if it can tell.
+    """
+
+    rows: int
+    bytes: int
+    source_rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What will be staged, fixed before the source is read.
+
+    :ivar digest: plan digest: source, target, structure and mode; no timeouts, no bounds.
+    :ivar schema_difference: what on_schema_change will change, in words, for log and receipt.
+    :ivar payload: the adapter's own part.
+    """
+
+    digest: str
+    schema_difference: tuple[str, ...]
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One staging attempt: its candidate's name and UUID are its own for ever."""
+
+    attempt_id: str
+    name: str
+    uuid: str
+
+
+class Staging(Protocol):
+    """Builds, loads and drops candidates."""
+
+    def plan(self, observation: Observation) -> StagePlan:
+        """Fix structure, column mapping and grants. Reads no row of the source, changes nothing.
+
+        :raises Stopped: everything that can be refused before the source is read.
+        """
+
+    def create(self, plan: StagePlan, attempt: Attempt, *, authority_id: str, operation_id: str) -> None:
+        """Create the candidate on every replica, under the attempt's UUID.
+
+        :raises Stopped: ``STAGING_FAILED`` (refused or failed somewhere), ``STAGING_UNKNOWN``.
+        """
+
+    def check_created(self, plan: StagePlan, attempt: Attempt, observation: Observation) -> None:
+        """Compare the candidate on every replica with the plan, clause by clause.
+
+        :raises Stopped: ``CANDIDATE_DIFFERS``.
+        """
+
+    def load(self, plan: StagePlan, attempt: Attempt) -> Loaded:
+        """Read the source into the candidate, in one request.
+
+        :raises Stopped: ``SOURCE_FAILED``, ``SOURCE_TOO_LARGE``, ``VALUE_REFUSED``, ``STAGING_FAILED``:
+            the load has ended; ``STAGING_UNKNOWN``: it may still be running.
+        """
+
+    def drop(self, attempt: Attempt) -> None:
+        """Drop a candidate that the rule for drops allows to be dropped. Sent once, not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A recorded intent to create a candidate."""
+
+    operation_id: str
+    attempt: Attempt
+
+
+class Evidence(Protocol):
+    """The durable trail. An entry is written before the state that depends on it moves on."""
+
+    def write(self, operation_id: str, kind: str, body: Mapping[str, Json]) -> None:
+        """Append one immutable entry.
+
+        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+
+    def intents(self, operation_id: str) -> Sequence[Intent]:
+        """Return the candidates that attempts of this operation meant to create."""
+
+    def permit_unused(self, operation_id: str, epoch: int, write_id: str) -> bool:
+        """Tell whether an entry proves that this write's permit was never used."""
+
+
+class Clock(Protocol):
+    """Time of this process; virtual in simulations."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class Random(Protocol):
+    """Where names, tokens and UUIDs come from."""
+
+    def hex(self, bits: int) -> str:
+        """Return ``bits`` random bits as hex digits."""
+
+    def uuid(self) -> str:
+        """Return a random UUID."""
+
+
+class Log(Protocol):
+    """What a human follows while it runs: one line per event."""
+
+    def __call__(self, message: str) -> None:
+        """Show ``message``."""
+
+
+WriteResult: TypeAlias = Stored | Conflict | OutcomeUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All that the protocol of a cluster refresh touches."""
+
+    catalog: Catalog
+    authority: Authority
+    queue: DdlQueue
+    evidence: Evidence
+    clock: Clock
+    random: Random
+    log: Log
