@@ -118,6 +118,10 @@ class ServerError(Exception):
     def __str__(self) -> str:
         return summary(self)
 
+    def __reduce__(self) -> tuple[type[ServerError], tuple[int, str]]:
+        # A pickle travels to logs and databases; the text stays here.
+        return ServerError, (self.code, self.name)
+
     def mentions(self, text: str) -> bool:
         """Tell whether the server's text holds ``text``. The text itself is not given away."""
         return text in self._text

@@ -343,6 +343,7 @@ def _send(
                 body=data if body is None else iter(body),
                 headers=headers,
                 chunked=body is not None,
+                preload_content=False,
             )
         except (BrokenPipeError, ConnectionResetError):
             # A server that refuses an insert answers before it has read everything, and closes.
