@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Generation,
-    Owner,
     Phase,
     StoredRecord,
 )
@@ -20,105 +19,123 @@ OLDEST_SERVER = (24, 8)
 """The oldest ClickHouse release (year, month) whose behaviour was verified."""
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One admission check by name; ``stop`` says why it failed."""
+
+    name: str
+    stop: Stop | None
+
+
 def admit_cluster(
     observation: Observation, *, database: str, control_structure: str, user: str
 ) -> Stop | None:
-    """Return why the cluster can't be used now, or ``None``.
+    """Return why the cluster can't be used now, or ``None``."""
+    checks = cluster_checks(observation, database=database, control_structure=control_structure, user=user)
+    return next((check.stop for check in checks if check.stop is not None), None)
+
+
+def cluster_checks(
+    observation: Observation, *, database: str, control_structure: str, user: str
+) -> Iterator[Check]:
+    """Run the checks of replicas, database and control table, in order of how much rests on them.
 
     :param control_structure: digest of the control table's expected structure.
     :param user: the connection's user, as whom every replica must have answered.
     """
-    if stop := _admit_members(observation, user=user):
-        return stop
-    if stop := _admit_database(observation, database):
-        return stop
-    return _admit_control(observation, control_structure)
-
-
-def _admit_members(observation: Observation, *, user: str) -> Stop | None:
     facts = observation.replicas
-    if unread := observation.unread:
-        return Stop(
-            Code.REPLICA_UNAVAILABLE,
-            f"{', '.join(unread)} can't be read. Nothing was started and nothing was changed.",
-            replicas={a: {"read": a in facts} for a in observation.inventory.aliases},
-        )
-    answers = Counter(f.server for f in facts.values())
-    if same := [alias for alias, f in facts.items() if answers[f.server] > 1]:
-        return Stop(
-            Code.REPLICAS_NOT_DISTINCT, f"{', '.join(same)} answer as the same server.", facts={"same": same}
-        )
-    expected = observation.inventory.digest
-    if other := _where(observation, lambda f: f.inventory_digest != expected):
-        return Stop(
-            Code.INVENTORY_DRIFT,
-            f"{', '.join(other)} list other replicas for cluster {observation.inventory.cluster!r} "
-            "than the contacted server does.",
-            facts={"disagreeing": other},
-        )
-    if other := _where(observation, lambda f: f.user != user):
-        return Stop(
-            Code.INTERSERVER_SECRET_MISSING,
-            f"On {', '.join(other)} the query ran as another user than the connection's.",
-            facts={"replicas": other},
-        )
-    if old := _where(observation, lambda f: _release(f.version) < OLDEST_SERVER):
-        return Stop(
-            Code.CAPABILITY_MISSING,
-            f"ClickHouse on {', '.join(old)} is older than {'.'.join(map(str, OLDEST_SERVER))}.",
-            replicas={alias: {"version": facts[alias].version} for alias in old},
-        )
-    return None
+    cluster = observation.inventory.cluster
 
+    def check(name: str, code: Code, wrong: list[str], message: str, next_action: str = "") -> Check:
+        if not wrong:
+            return Check(name, None)
+        stop = Stop(code, message, facts={"replicas": wrong}, next_action=next_action)
+        return Check(name, stop)
 
-def _admit_database(observation: Observation, database: str) -> Stop | None:
-    if missing := _where(observation, lambda f: f.database_engine is None):
-        return Stop(
-            Code.UNSUPPORTED_DATABASE,
-            f"Database {database!r} doesn't exist on {', '.join(missing)}, or our user may not see it.",
-            facts={"replicas": missing},
-        )
-    if other := _where(observation, lambda f: f.database_engine != "Atomic"):
-        return Stop(
-            Code.UNSUPPORTED_DATABASE,
-            f"Database {database!r} has the engine {observation.replicas[other[0]].database_engine} on "
-            f"{', '.join(other)}; the protocol needs Atomic.",
-            facts={"replicas": other},
-        )
-    return None
-
-
-def _admit_control(observation: Observation, structure: str) -> Stop | None:
-    facts = observation.replicas
-    if missing := _where(observation, lambda f: f.control.structure is None):
-        return Stop(
-            Code.CONTROL_TABLE_MISSING,
-            f"The control table doesn't exist on {', '.join(missing)}.",
-            next_action=f"Run `airflow dpone init --conn-id ... --cluster {observation.inventory.cluster}` once.",
-            facts={"replicas": missing},
-        )
-    if other := _where(observation, lambda f: f.control.structure != structure):
-        return Stop(
-            Code.CONTROL_TABLE_INVALID,
-            f"The control table has another structure or Keeper path on {', '.join(other)}.",
-            facts={"replicas": other},
-        )
-    if without := _where(observation, lambda f: f.control.sentinel is None):
-        return Stop(
-            Code.CONTROL_TABLE_INVALID,
-            f"The control table has no authority row on {', '.join(without)}: it was never initialised, "
-            "or it was dropped and created again.",
-            next_action="If it is new, run `airflow dpone init`. If it was lost, stop and restore it.",
-            facts={"replicas": without},
-        )
-    return control_shared(observation) or (
-        None
-        if len({f.control.sentinel for f in facts.values()}) == 1
-        else Stop(
-            Code.CONTROL_TABLE_INVALID,
-            "The replicas' control tables have different authority ids: they are not one table.",
-        )
+    unread = list(observation.unread)
+    yield check(
+        "every replica answers",
+        Code.REPLICA_UNAVAILABLE,
+        unread,
+        f"{', '.join(unread)} can't be read. Nothing was started and nothing was changed.",
     )
+    answers = Counter(f.server for f in facts.values())
+    same = [alias for alias, f in facts.items() if answers[f.server] > 1]
+    yield check(
+        "the replicas are distinct servers",
+        Code.REPLICAS_NOT_DISTINCT,
+        same,
+        f"{', '.join(same)} answer as the same server.",
+    )
+    expected = observation.inventory.digest
+    other = _where(observation, lambda f: f.inventory_digest != expected)
+    yield check(
+        "all replicas list the same cluster",
+        Code.INVENTORY_DRIFT,
+        other,
+        f"{', '.join(other)} list other replicas for cluster {cluster!r} than the contacted server does.",
+    )
+    other = _where(observation, lambda f: f.user != user)
+    yield check(
+        "every replica answers as the connection's user",
+        Code.INTERSERVER_SECRET_MISSING,
+        other,
+        f"On {', '.join(other)} the query ran as another user than the connection's.",
+    )
+    old = _where(observation, lambda f: _release(f.version) < OLDEST_SERVER)
+    yield check(
+        "every server is new enough",
+        Code.CAPABILITY_MISSING,
+        old,
+        f"ClickHouse on {', '.join(old)} is older than {'.'.join(map(str, OLDEST_SERVER))}.",
+    )
+    missing = _where(observation, lambda f: f.database_engine is None)
+    yield check(
+        "the database exists",
+        Code.UNSUPPORTED_DATABASE,
+        missing,
+        f"Database {database!r} doesn't exist on {', '.join(missing)}, or our user may not see it.",
+    )
+    other = _where(observation, lambda f: f.database_engine not in (None, "Atomic"))
+    engines = sorted({str(facts[alias].database_engine) for alias in other})
+    yield check(
+        "the database engine is Atomic",
+        Code.UNSUPPORTED_DATABASE,
+        other,
+        f"Database {database!r} has the engine {', '.join(engines)} on {', '.join(other)}; it must be Atomic.",
+    )
+    missing = _where(observation, lambda f: f.control.structure is None)
+    yield check(
+        "the control table exists",
+        Code.CONTROL_TABLE_MISSING,
+        missing,
+        f"The control table doesn't exist on {', '.join(missing)}.",
+        f"Run `airflow dpone init --conn-id ... --cluster {cluster}` once.",
+    )
+    other = _where(observation, lambda f: f.control.structure not in (None, control_structure))
+    yield check(
+        "the control table has its structure",
+        Code.CONTROL_TABLE_INVALID,
+        other,
+        f"The control table has another structure or Keeper path on {', '.join(other)}.",
+    )
+    without = _where(observation, lambda f: f.control.structure is not None and f.control.sentinel is None)
+    yield check(
+        "the control table is initialised",
+        Code.CONTROL_TABLE_INVALID,
+        without,
+        f"The control table has no authority row on {', '.join(without)}: it was never initialised, or it "
+        "was dropped and created again.",
+        "If it is new, run `airflow dpone init`. If it was lost, stop and restore it.",
+    )
+    ids = Counter(f.control.sentinel for f in facts.values())
+    yield check(
+        "the control table is one table",
+        Code.CONTROL_TABLE_INVALID,
+        list(facts) if len(ids) > 1 else [],
+        "The replicas' control tables have different authority ids: they are not one table.",
+    )
+    yield Check("every replica reads the same record", control_shared(observation))
 
 
 def control_shared(observation: Observation) -> Stop | None:
@@ -186,7 +203,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """This very operation is already prepared with the same plan: its candidate is taken over."""
+    """This very operation is already prepared. With the same plan its candidate is taken over."""
 
     stored: StoredRecord
 
@@ -204,8 +221,6 @@ class Request:
 
     operation_id: str
     publication_key: str
-    owner: Owner
-    plan_digest: str
     order_key: str | None
     allow_older: bool
 
@@ -222,7 +237,7 @@ def admit_request(
     record = stored.record
     if record.operation_id == request.operation_id:
         if record.phase is Phase.PREPARED:
-            return Resume(stored) if record.plan_digest == request.plan_digest else slot
+            return Resume(stored)
         return _identity_reused(record.phase.value, record.changed_at)
     if (settled := record.find_settled(request.operation_id)) is not None:
         return _identity_reused(settled.outcome.value, settled.at)

@@ -172,7 +172,8 @@ class AuthorityRecord:
 
     Times are seconds since the epoch on the server's clock. ``predecessor`` is ``None`` where the
     target was absent. ``plan_digest`` covers source, target, structure and mode, and is kept apart
-    from the operation's identity. ``dispatch_epoch`` only grows over the target's whole life.
+    from the operation's identity. ``retention`` is how many seconds the predecessor is kept after the
+    commit. ``dispatch_epoch`` only grows over the target's whole life.
     """
 
     __pydantic_config__ = _STRICT
@@ -201,6 +202,7 @@ class AuthorityRecord:
     staged_bytes: int
     live_rows: int | None
     dependents: tuple[str, ...]
+    retention: int
     prepared_at: int
     changed_at: int
     publication: Dispatch | None = None
@@ -223,13 +225,17 @@ class AuthorityRecord:
         """Return how an earlier operation ended, if the record still remembers it."""
         return next((s for s in self.settled if s.operation_id == operation_id), None)
 
-    def remembered(self) -> tuple[Settled, ...]:
-        """Return the settled operations with this one added, the oldest dropped beyond the bound."""
-        if not self.ended:
+    def remembered(self, successor: str) -> tuple[Settled, ...]:
+        """Return the settled operations for the record of ``successor``, this one's outcome included.
+
+        A prepared operation that is followed by another one was given up. Beyond the bound the oldest
+        are forgotten.
+        """
+        if self.operation_id == successor:
             return self.settled
         own = Settled(
             operation_id=self.operation_id,
-            outcome=self.phase,
+            outcome=Phase.ABORTED if self.phase is Phase.PREPARED else self.phase,
             epoch=self.dispatch_epoch,
             at=self.changed_at,
             rows=self.content.rows,

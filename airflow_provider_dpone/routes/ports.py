@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
@@ -33,6 +34,10 @@ class Target:
 
 class Catalog(Protocol):
     """Reads from every replica."""
+
+    @property
+    def inventory(self) -> Inventory:
+        """The replicas as the last :meth:`observe` found them."""
 
     def observe(self, tables: Collection[str]) -> Observation:
         """Look at all replicas in one statement: inventory, the named tables, control table, record.
@@ -160,6 +165,9 @@ class Attempt:
 
 class Staging(Protocol):
     """Builds, loads and drops candidates."""
+
+    def quoted(self, name: str) -> str:
+        """Return the target's database and ``name``, quoted for SQL."""
 
     def plan(self, observation: Observation) -> StagePlan:
         """Fix structure, column mapping and grants. Reads no row of the source, changes nothing.

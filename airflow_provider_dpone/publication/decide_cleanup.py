@@ -1,0 +1,225 @@
+"""The one next step of a cleanup: end the operation, then drop what is proven to be the predecessor.
+
+Pure, like ``decide``. The publication is proven before anything here runs; what can't be dropped now is
+kept and listed, and never blocks the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from airflow_provider_dpone.publication.decide import Hold, ReadCatalogs, Wait
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.queue import (
+    Contradictory,
+    NotSeen,
+    QueueState,
+    Running,
+    Terminal,
+    Unreadable,
+)
+from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, Retained, StoredRecord
+from airflow_provider_dpone.publication.stop import Category, Code, Stop
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupSituation:
+    """All that the next cleanup step is decided from.
+
+    :ivar now: server time in seconds.
+    :ivar queue: the state of the drop that ``queue_of`` names.
+    :ivar drops_left: how many more drops this invocation may send.
+    """
+
+    stored: StoredRecord
+    now: int
+    observation: Observation | None = None
+    queue: QueueState | None = None
+    queue_of: str | None = None
+    drops_left: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """End the operation: the slot is free, the predecessor is listed. ``drop_now`` claims its drop too."""
+
+    drop_after: int
+    drop_now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchDrop:
+    """Claim the drop of a listed predecessor and send it."""
+
+    item: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDropQueue:
+    """Read the queue rows of the drop that was sent for ``item``."""
+
+    item: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class FinishDrop:
+    """Strike a predecessor off the list: it is proven absent everywhere."""
+
+    item: Retained
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing is due. ``next_due`` is the server time of the next drop, if one is still kept."""
+
+    next_due: int | None
+
+
+CleanupStep: TypeAlias = (
+    ReadCatalogs | ReadDropQueue | Retain | DispatchDrop | FinishDrop | Wait | Hold | Idle
+)
+
+
+def decide_cleanup(s: CleanupSituation) -> CleanupStep:
+    """Return the one next step of the cleanup on this target."""
+    record = s.stored.record
+    if record.phase is Phase.COMMITTED:
+        return _end(s, record)
+    if not record.ended:
+        return Hold(
+            Stop(
+                Code.NOT_COMMITTED,
+                f"{record.database}.{record.table}: the publication is {record.phase}, not proven committed.",
+                facts={"phase": record.phase.value},
+            )
+        )
+    # A drop that was sent comes first: its outcome must be known before another one is decided.
+    due = [r for r in record.retained if r.drop is not None]
+    due += [r for r in record.retained if r.drop is None and r.drop_after <= s.now]
+    if not due:
+        return Idle(min((r.drop_after for r in record.retained), default=None))
+    return _drop(s, record, due[0])
+
+
+def _end(s: CleanupSituation, record: AuthorityRecord) -> CleanupStep:
+    if s.observation is None:
+        return ReadCatalogs()
+    drop_after = (record.committed_at or s.now) + record.retention
+    if record.predecessor is None or drop_after > s.now:
+        return Retain(drop_after, drop_now=False)
+    stop = _unsafe_to_drop(record, s.observation, record.candidate, record.predecessor.uuid)
+    if stop is None:
+        stop = _live_unhealthy(record, s.observation)
+    if stop is not None:
+        # The slot must not stay blocked by a predecessor: it is listed, and dropped when that is safe.
+        return Retain(drop_after, drop_now=False)
+    return Retain(drop_after, drop_now=True)
+
+
+def _drop(s: CleanupSituation, record: AuthorityRecord, item: Retained) -> CleanupStep:
+    queue = s.queue if s.queue_of == item.name else None
+    if item.drop is not None:
+        match queue:
+            case None:
+                return ReadDropQueue(item)
+            case Running():
+                return Wait(_cleanup_pending(record, item, "its drop is still running"))
+            case Terminal() | NotSeen() | Unreadable() | Contradictory():
+                # A drop of this exact table is monotonic: whatever became of this one, the tables tell.
+                pass
+            case _:
+                assert_never(queue)
+    if s.observation is None:
+        return ReadCatalogs()
+    if stop := _unsafe_to_drop(record, s.observation, item.name, item.generation.uuid):
+        return Wait(stop) if stop.category is Category.NOT_OBSERVED else Hold(stop)
+    present = [a for a, f in s.observation.replicas.items() if item.name in f.tables]
+    if not present:
+        # A drop that is still on its way finds nothing: the name belonged to one attempt and is never
+        # used again.
+        return FinishDrop(item)
+    if stop := _live_unhealthy(record, s.observation):
+        return Wait(stop)
+    if s.drops_left <= 0:
+        return Hold(_cleanup_pending(record, item, f"it is still there on {', '.join(present)}", queue))
+    return DispatchDrop(item)
+
+
+def _unsafe_to_drop(record: AuthorityRecord, observation: Observation, name: str, uuid: str) -> Stop | None:
+    """Return why ``name`` may not be dropped (or called absent) now, or ``None``."""
+    if unread := observation.unread:
+        return Stop(
+            Code.REPLICA_NOT_OBSERVED,
+            f"The publication is successful; {', '.join(unread)} can't be read, so nothing is dropped now.",
+        )
+    if name == record.table:
+        return Stop(Code.CLEANUP_UNSAFE, "The predecessor's name is the live table's name.")
+    for alias, facts in observation.replicas.items():
+        table = facts.tables.get(name)
+        if table is None and not facts.sees_database:
+            return Stop(
+                Code.REPLICA_NOT_OBSERVED,
+                f"Our user doesn't see the database's tables on {alias}, so the predecessor is not proven absent.",
+            )
+        if table is not None and table.uuid != uuid:
+            return Stop(
+                Code.CLEANUP_UNSAFE,
+                f"The table under the predecessor's name on {alias} is another table. It was not dropped.",
+                facts={"replica": alias},
+            )
+        live = facts.tables.get(record.table)
+        if live is None and record.published:
+            return Stop(
+                Code.GENERATION_UNKNOWN,
+                f"The live table is missing on {alias}. The predecessor is kept.",
+                facts={"replica": alias},
+            )
+        if live is not None and live.uuid == uuid:
+            return Stop(
+                Code.CLEANUP_UNSAFE,
+                f"The predecessor is the live table on {alias}. Nothing was dropped.",
+                facts={"replica": alias},
+            )
+    return None
+
+
+def _live_unhealthy(record: AuthorityRecord, observation: Observation) -> Stop | None:
+    """The predecessor is kept as long as a replica doesn't hold the live data completely.
+
+    A live table that somebody replaced since is not ours to judge.
+    """
+    for alias, facts in observation.replicas.items():
+        live = facts.tables.get(record.table)
+        if live is None or live.uuid != record.desired.uuid:
+            continue
+        replication = live.replication
+        if replication is None or (
+            replication.keeper_error
+            or replication.is_readonly
+            or replication.is_session_expired
+            or replication.lost_parts
+        ):
+            return Stop(
+                Code.REPLICA_NOT_OBSERVED,
+                f"The publication is successful; replication on {alias} is not healthy, so the predecessor is kept.",
+                facts={"replica": alias},
+            )
+    return None
+
+
+def _cleanup_pending(
+    record: AuthorityRecord, item: Retained, why: str, queue: QueueState | None = None
+) -> Stop:
+    codes = (
+        {h.alias: {"exception_code": h.exception_code} for h in queue.receipt}
+        if isinstance(queue, Terminal)
+        else {}
+    )
+    return Stop(
+        Code.CLEANUP_PENDING,
+        f"The publication of {record.database}.{record.table} is successful. The predecessor {item.name} "
+        f"is not dropped yet: {why}.",
+        facts={"table": item.name, "uuid": item.generation.uuid},
+        replicas=codes,
+    )

@@ -1,0 +1,266 @@
+"""Receipts: what a task hands on and what people read. Each is a pure function of a proven record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    ContentDigest,
+    Owner,
+    Phase,
+    Settled,
+)
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+
+STAGE_SCHEMA: Literal["dpone.clickhouse.stage-receipt.v1"] = "dpone.clickhouse.stage-receipt.v1"
+PUBLICATION_SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh-receipt.v1"] = (
+    "dpone.clickhouse.cluster-full-refresh-receipt.v1"
+)
+
+MAX_DEPENDENTS = 50
+"""How many dependents a receipt lists; it must stay small enough for XCom (16 KB)."""
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class StageReceipt:
+    """What a stage task hands to publish and cleanup, and to checks in between.
+
+    :ivar candidate: the candidate's table name, unquoted.
+    :ivar candidate_sql: database and candidate, quoted for SQL.
+    :ivar bytes: streamed: encoded body bytes; server-side: bytes written to the candidate.
+    :ivar live_rows: rows of the live table when staging began; ``None`` if it was absent.
+    :ivar resumed: an earlier try of this operation had staged it; nothing was read again.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    schema: Literal["dpone.clickhouse.stage-receipt.v1"]
+    operation_id: str
+    cluster: str
+    database: str
+    table: str
+    candidate: str
+    candidate_sql: str
+    candidate_uuid: str
+    rows: int
+    bytes: int
+    content: ContentDigest
+    live_rows: int | None
+    replicas: tuple[str, ...]
+    schema_difference: tuple[str, ...] = ()
+    dependents: tuple[str, ...] = ()
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The UUIDs under the two names on one replica; ``None`` where the name is free."""
+
+    __pydantic_config__ = _STRICT
+
+    target: str | None
+    candidate: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReceipt:
+    """What is proven about one replica.
+
+    :ivar queue: the replica's terminal status of the one queue entry.
+    :ivar content_match: its candidate had the staged content, checked directly before the swap.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    alias: str
+    before: Names
+    after: Names
+    queue: str
+    exception_code: int
+    rows: int
+    content_match: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedReceipt:
+    """A predecessor that still exists: its name, UUID, and the server time from which it may go."""
+
+    __pydantic_config__ = _STRICT
+
+    table: str
+    uuid: str
+    drop_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationReceipt:
+    """The proof of a publication. It exists only where every admitted replica was proven.
+
+    Times are seconds since the epoch on the server's clock.
+
+    :ivar state: COMMITTED, COMPLETED_RETAINING or COMPLETED.
+    :ivar statement: ``EXCHANGE``, or ``RENAME`` where the target was absent before.
+    :ivar replayed: the publication was proven before this task looked; nothing was sent now.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    schema: Literal["dpone.clickhouse.cluster-full-refresh-receipt.v1"]
+    state: Phase
+    operation_id: str
+    authority_id: str
+    owner: Owner
+    cluster: str
+    database: str
+    table: str
+    statement: Literal["EXCHANGE", "RENAME"]
+    epoch: int
+    entry: str
+    rows: int
+    bytes: int
+    content: ContentDigest
+    plan_digest: str
+    order_key: str | None
+    prepared_at: int
+    committed_at: int
+    replicas: tuple[ReplicaReceipt, ...]
+    retained: tuple[RetainedReceipt, ...] = ()
+    dependents: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettledReceipt:
+    """The answer for an operation that later ones have followed: its outcome as the record remembers it."""
+
+    __pydantic_config__ = _STRICT
+
+    schema: Literal["dpone.clickhouse.settled-receipt.v1"]
+    state: Phase
+    operation_id: str
+    cluster: str
+    database: str
+    table: str
+    rows: int
+    uuid: str
+    settled_at: int
+    replayed: bool = True
+
+
+def publication_receipt(
+    record: AuthorityRecord, *, replayed: bool, warnings: tuple[str, ...] = ()
+) -> PublicationReceipt:
+    """Return the receipt of a record that is committed or later.
+
+    :raises ValueError: the record proves no publication.
+    """
+    publication = record.publication
+    if not record.published or record.committed_at is None or publication is None:
+        raise ValueError(f"a record in {record.phase} proves no publication")
+    if publication.receipt is None or publication.entry is None:
+        raise ValueError("a committed record holds its terminal receipt")
+    old = record.predecessor.uuid if record.predecessor else None
+    new = record.desired.uuid
+    gone = record.phase is not Phase.COMMITTED and all(r.name != record.candidate for r in record.retained)
+    after = Names(target=new, candidate=None if gone else old)
+    return PublicationReceipt(
+        schema=PUBLICATION_SCHEMA,
+        state=record.phase,
+        operation_id=record.operation_id,
+        authority_id=record.authority_id,
+        owner=record.owner,
+        cluster=record.cluster,
+        database=record.database,
+        table=record.table,
+        statement="RENAME" if record.predecessor is None else "EXCHANGE",
+        epoch=publication.epoch,
+        entry=publication.entry,
+        rows=record.content.rows,
+        bytes=record.staged_bytes,
+        content=record.content,
+        plan_digest=record.plan_digest,
+        order_key=record.order_key,
+        prepared_at=record.prepared_at,
+        committed_at=record.committed_at,
+        replicas=tuple(
+            ReplicaReceipt(
+                alias=host.alias,
+                before=Names(target=old, candidate=new),
+                after=after,
+                queue="finished" if host.exception_code == 0 else "failed",
+                exception_code=host.exception_code,
+                rows=record.content.rows,
+                content_match=True,
+            )
+            for host in publication.receipt
+        ),
+        retained=tuple(RetainedReceipt(r.name, r.generation.uuid, r.drop_after) for r in record.retained),
+        dependents=record.dependents,
+        warnings=warnings,
+        replayed=replayed,
+    )
+
+
+def settled_receipt(record: AuthorityRecord, settled: Settled) -> SettledReceipt:
+    """Return the answer for an operation that ended before the record's present one."""
+    return SettledReceipt(
+        schema="dpone.clickhouse.settled-receipt.v1",
+        state=settled.outcome,
+        operation_id=settled.operation_id,
+        cluster=record.cluster,
+        database=record.database,
+        table=record.table,
+        rows=settled.rows,
+        uuid=settled.uuid,
+        settled_at=settled.at,
+    )
+
+
+def dump(receipt: StageReceipt | PublicationReceipt | SettledReceipt) -> dict[str, Any]:
+    """Return a receipt as a JSON object."""
+    body: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")
+    return body
+
+
+def load_stage_receipt(value: object) -> StageReceipt:
+    """Return the stage receipt that another task handed on.
+
+    :raises Stopped: ``BAD_INPUT`` if ``value`` is no stage receipt.
+    """
+    try:
+        return _stage_adapter().validate_json(_stage_adapter_json(value))
+    except (ValidationError, TypeError, ValueError):
+        raise Stopped(
+            Stop(
+                Code.BAD_INPUT,
+                "`staged` is not the output of a dpone stage task.",
+                next_action="Pass staged=stage.output, or leave it out where one stage task is upstream.",
+            )
+        ) from None
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schemas of the receipts by their schema names."""
+    return {
+        STAGE_SCHEMA: TypeAdapter(StageReceipt).json_schema(mode="serialization"),
+        PUBLICATION_SCHEMA: TypeAdapter(PublicationReceipt).json_schema(mode="serialization"),
+        "dpone.clickhouse.settled-receipt.v1": TypeAdapter(SettledReceipt).json_schema(mode="serialization"),
+    }
+
+
+@cache
+def _stage_adapter() -> TypeAdapter[StageReceipt]:
+    return TypeAdapter(StageReceipt)
+
+
+def _stage_adapter_json(value: object) -> bytes:
+    # Through JSON, since XCom hands lists where the receipt has tuples and strict mode tells them apart.
+    return TypeAdapter(dict[str, Any]).dump_json(TypeAdapter(dict[str, Any]).validate_python(value))

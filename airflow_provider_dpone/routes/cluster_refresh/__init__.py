@@ -1,0 +1,23 @@
+"""The cluster refresh: stage, publish, clean up. One protocol for whoever drives it.
+
+The shape is the same three times: observe, decide (in the pure core), act once, observe again. All that
+is decided here is in which order the ports are called and what is written down before; the operator, the
+command line and the simulator run this same code.
+"""
+
+from airflow_provider_dpone.routes.cluster_refresh.cleanup import CleanedUp, CleanupRequest, cleanup
+from airflow_provider_dpone.routes.cluster_refresh.common import Site, Waits
+from airflow_provider_dpone.routes.cluster_refresh.publish import PublishRequest, publish
+from airflow_provider_dpone.routes.cluster_refresh.stage import StageRequest, stage
+
+__all__ = [
+    "CleanedUp",
+    "CleanupRequest",
+    "PublishRequest",
+    "Site",
+    "StageRequest",
+    "Waits",
+    "cleanup",
+    "publish",
+    "stage",
+]

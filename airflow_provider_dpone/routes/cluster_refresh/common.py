@@ -1,0 +1,251 @@
+"""What stage, publish and cleanup share: admission, the one way to write, the one way to send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_dpone.publication.admission import (
+    admit_cluster,
+    admit_target,
+)
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.receipt import (
+    MAX_DEPENDENTS,
+    SettledReceipt,
+    settled_receipt,
+)
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    Dispatch,
+    Generation,
+    Phase,
+    StoredRecord,
+)
+from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.routes.ports import (
+    Claimed,
+    Conflict,
+    OutcomeUnknown,
+    Ports,
+    Stored,
+    Target,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is the same for every operation on a cluster.
+
+    :ivar user: the connection's user; every replica must answer as this one.
+    :ivar control_structure: digest of the control table's expected structure.
+    """
+
+    target: Target
+    user: str
+    control_structure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long things may take, in seconds. ``docs/defaults.md`` has the same numbers.
+
+    :ivar ready: from the end of a load until every replica holds the candidate, and before a dispatch.
+    :ivar publish: from the start of publishing to the proof.
+    :ivar cleanup: for a drop to show on every replica.
+    :ivar busy: for another operation on the target to end; 0 fails at once.
+    :ivar visible: for another worker's write to show on the contacted server.
+    :ivar poll_first: the first pause between two reads; it doubles up to ``poll_last``.
+    """
+
+    ready: float = 600.0
+    publish: float = 3600.0
+    cleanup: float = 60.0
+    busy: float = 0.0
+    visible: float = 5.0
+    poll_first: float = 0.25
+    poll_last: float = 10.0
+
+
+@dataclass(slots=True)
+class Pause:
+    """Bounded waiting with growing pauses."""
+
+    ports: Ports
+    seconds: float
+    waits: Waits
+    started: float = field(init=False)
+    pause: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.ports.clock.monotonic()
+        self.pause = self.waits.poll_first
+
+    def over(self) -> bool:
+        """Sleep once and return ``False``, or return ``True`` when the time is up."""
+        left = self.started + self.seconds - self.ports.clock.monotonic()
+        if left <= 0:
+            return True
+        self.ports.clock.sleep(min(self.pause, left))
+        self.pause = min(self.pause * 2, self.waits.poll_last)
+        return False
+
+
+def admit(site: Site, observation: Observation) -> str:
+    """Check replicas, database, control table and target; return the authority id.
+
+    :raises Stopped: the first check that failed.
+    """
+    stop = admit_cluster(
+        observation,
+        database=site.target.database,
+        control_structure=site.control_structure,
+        user=site.user,
+    )
+    if stop is not None:
+        raise Stopped(stop)
+    authority_id = observation.authority_id
+    if authority_id is None:
+        raise ValueError("an admitted control table has one authority id")
+    if stop := admit_target(observation, site.target.table, authority_id=authority_id):
+        raise Stopped(stop)
+    return authority_id
+
+
+def write(ports: Ports, stored: StoredRecord, record: AuthorityRecord) -> StoredRecord | None:
+    """Store ``record``; return ``None`` if another worker wrote first."""
+    write_id = ports.random.hex(128)
+    write_intent(ports, record, write_id, stored)
+    match ports.authority.write(stored, record, write_id):
+        case Stored(written):
+            return written
+        case Conflict():
+            return None
+        case OutcomeUnknown(why):
+            raise Stopped(cas_unknown(record, why))
+
+
+def send_once(
+    ports: Ports,
+    stored: StoredRecord,
+    record: AuthorityRecord,
+    dispatch: Dispatch | None,
+    statement: Statement,
+) -> StoredRecord | None:
+    """Claim the permit for ``dispatch`` and send its statement; ``None`` if another worker wrote first.
+
+    Whatever ends this call before the permit is used, a signal included, is written down as the word of
+    the only possible holder that nothing was sent.
+    """
+    if dispatch is None:
+        raise ValueError("nothing to send")
+    write_id = ports.random.hex(128)
+    write_intent(ports, record, write_id, stored)
+    sent = False
+    try:
+        match ports.authority.claim(stored, record, dispatch.token, write_id):
+            case Claimed(claimed, permit, inventory_digest):
+                if inventory_digest != record.inventory_digest and isinstance(statement, Exchange | Rename):
+                    raise Stopped(
+                        Stop(
+                            Code.INVENTORY_DRIFT,
+                            f"Cluster {record.cluster!r} changed in the last moment. Nothing was sent.",
+                        )
+                    )
+                try:
+                    reply = ports.queue.send(permit, statement, dispatch.token)
+                finally:
+                    sent = permit.used
+            case Conflict():
+                # Proven not written: there is no permit to speak of.
+                sent = True
+                return None
+            case OutcomeUnknown(why):
+                raise Stopped(cas_unknown(record, why))
+    finally:
+        if not sent:
+            _note_unused(ports, record, dispatch, write_id)
+    if not reply.answered:
+        ports.log("The reply was lost. The queue and the tables will tell; nothing is sent again.")
+    elif reply.exception_code:
+        ports.log(f"The server answered with code {reply.exception_code} {reply.name}; the queue decides.")
+    return claimed
+
+
+def _note_unused(ports: Ports, record: AuthorityRecord, dispatch: Dispatch, write_id: str) -> None:
+    try:
+        ports.evidence.write(
+            record.operation_id, "permit-unused", {"epoch": dispatch.epoch, "write_id": write_id}
+        )
+    except Stopped as stopped:
+        ports.log(f"That nothing was sent could not be written down: {stopped.stop.message}")
+
+
+def write_intent(ports: Ports, record: AuthorityRecord, write_id: str, before: StoredRecord | None) -> None:
+    ports.evidence.write(
+        record.operation_id,
+        "compare-and-swap",
+        {
+            "phase": record.phase.value,
+            "epoch": record.dispatch_epoch,
+            "write_id": write_id,
+            "from_version": before.version if before else None,
+        },
+    )
+
+
+def cas_unknown(record: AuthorityRecord, why: str) -> Stop:
+    return Stop(
+        Code.CAS_OUTCOME_UNKNOWN,
+        f"{record.database}.{record.table}: whether the record moved to {record.phase} is unknown ({why}).",
+        facts={"phase": record.phase.value, "epoch": record.dispatch_epoch},
+    )
+
+
+def swap(record: AuthorityRecord) -> Statement:
+    if record.predecessor is None:
+        return Rename(record.cluster, record.database, record.candidate, record.table)
+    return Exchange(record.cluster, record.database, record.table, record.candidate)
+
+
+def require_record(observation: Observation, target: Target) -> StoredRecord:
+    if observation.record is None:
+        raise Stopped(Stop(Code.NOT_STAGED, f"Nothing is staged for {target}."))
+    return observation.record
+
+
+def answer_settled(record: AuthorityRecord, operation_id: str) -> SettledReceipt:
+    settled = record.find_settled(operation_id)
+    if settled is not None and settled.outcome is not Phase.ABORTED:
+        return settled_receipt(record, settled)
+    owner = record.owner
+    raise Stopped(
+        Stop(
+            Code.SUPERSEDED,
+            f"{record.database}.{record.table} is held by a later operation (DAG {owner.dag_id}, run "
+            f"{owner.run_id}); this one was not published.",
+            facts={"operation": record.operation_id[:16], "phase": record.phase.value},
+        )
+    )
+
+
+def require_all_read(observation: Observation) -> None:
+    if unread := observation.unread:
+        raise Stopped(
+            Stop(Code.REPLICA_UNAVAILABLE, f"{', '.join(unread)} can't be read. Nothing was published.")
+        )
+
+
+def drops_due(stored: StoredRecord, observation: Observation) -> bool:
+    return stored.record.ended and any(
+        item.drop is not None or item.drop_after <= observation.server_time for item in stored.record.retained
+    )
+
+
+def dependents(observation: Observation) -> tuple[str, ...]:
+    return tuple(f"{d.database}.{d.table} ({d.engine})" for d in observation.dependents)[:MAX_DEPENDENTS]
+
+
+def generation(observation: Observation, name: str) -> Generation | None:
+    table = observation.table(name)
+    return table.generation if table else None

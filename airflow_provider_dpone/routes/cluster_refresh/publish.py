@@ -1,0 +1,256 @@
+"""Publish: one statement, bound to its queue entry, proven on every replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from airflow_provider_dpone.publication import decide as step
+from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.decide import (
+    ContentCheck,
+    Guards,
+    Situation,
+    decide_publication,
+)
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.queue import QueueState, read_queue
+from airflow_provider_dpone.publication.receipt import (
+    PublicationReceipt,
+    SettledReceipt,
+    publication_receipt,
+)
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    Phase,
+    StoredRecord,
+)
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh.cleanup import finish_drops
+from airflow_provider_dpone.routes.cluster_refresh.common import (
+    Pause,
+    Site,
+    Waits,
+    admit,
+    answer_settled,
+    dependents,
+    require_record,
+    send_once,
+    swap,
+    write,
+)
+from airflow_provider_dpone.routes.ports import (
+    Ports,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """What a publish task asks for.
+
+    :ivar patience: how long to wait in this call for the replicas, in seconds; ``Waits.publish`` at most.
+    """
+
+    operation_id: str
+    guards: Guards = field(default_factory=Guards)
+    patience: float | None = None
+
+
+def publish(
+    ports: Ports, site: Site, request: PublishRequest, waits: Waits
+) -> PublicationReceipt | SettledReceipt:
+    """Make the prepared candidate live, once, and prove it on every replica.
+
+    :raises Stopped: not proven. ``IN_PROGRESS`` and ``NOT_OBSERVED`` mean that waiting longer may prove
+        it; nothing is ever sent again.
+    """
+    observation = ports.catalog.observe([site.target.table])
+    stored = require_record(observation, site.target)
+    if stored.record.operation_id != request.operation_id:
+        return answer_settled(stored.record, request.operation_id)
+    if stored.record.phase is Phase.PREPARED:
+        # Once a statement was sent, a replica that is away is waited for, not refused.
+        admit(site, observation)
+    return _Publication(ports, site, request, waits, stored, observation.sequence).run()
+
+
+@dataclass(slots=True)
+class _Publication:
+    """The loop of one publish call: decide, do, observe again."""
+
+    ports: Ports
+    site: Site
+    request: PublishRequest
+    waits: Waits
+    stored: StoredRecord
+    read_at: int
+    content: ContentCheck | None = None
+    observation: Observation | None = None
+    queue: QueueState | None = None
+    permit_unused: bool = False
+    replayed: bool = True
+
+    def run(self) -> PublicationReceipt:
+        ports = self.ports
+        patience = min(self.waits.publish, self.request.patience or self.waits.publish)
+        dispatch_pause = Pause(ports, self.waits.ready, self.waits)
+        outcome_pause = Pause(ports, patience, self.waits)
+        said = ""
+        while True:
+            record = self.stored.record
+            decided = decide_publication(
+                Situation(
+                    operation_id=self.request.operation_id,
+                    stored=self.stored,
+                    read_at=self.read_at,
+                    guards=self.request.guards,
+                    content=self.content,
+                    observation=self.observation,
+                    queue=self.queue,
+                    permit_unused=self.permit_unused,
+                )
+            )
+            match decided:
+                case step.VerifyContent():
+                    ports.log(f"{self.site.target}: checking the content on every replica.")
+                    self.content = ports.catalog.content(record.candidate)
+                case step.ReadCatalogs():
+                    self._observe()
+                case step.ReadQueue():
+                    self._read_queue()
+                case step.DispatchSwap():
+                    self._dispatch()
+                    outcome_pause = Pause(ports, patience, self.waits)
+                case step.Rearm():
+                    ports.log("The last try provably sent nothing; the dispatch is prepared again.")
+                    self._move(transitions.rearmed(record, now=self._now()))
+                case step.Bind(entry, query_digest):
+                    ports.log(f"{self.site.target}: queue entry {entry} is ours.")
+                    self._move(
+                        transitions.bound(record, entry=entry, query_digest=query_digest, now=self._now())
+                    )
+                case step.StoreReceipt(entry, query_digest, receipt):
+                    self._move(
+                        transitions.terminal(
+                            record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
+                        )
+                    )
+                case step.Commit(entry, query_digest, receipt):
+                    self._move(
+                        transitions.committed(
+                            record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
+                        )
+                    )
+                    self.replayed = False
+                    ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
+                case step.Wait(stop):
+                    pause = dispatch_pause if record.phase is Phase.PREPARED else outcome_pause
+                    if stop.message != said:
+                        said = stop.message
+                        ports.log(stop.message)
+                    if pause.over():
+                        raise Stopped(stop)
+                    self.observation, self.queue = None, None
+                    if record.phase is Phase.PREPARED:
+                        self.content = None
+                case step.Abort(stop):
+                    self._move(transitions.aborted(record, now=self._now()))
+                    finish_drops(ports, self.site, self.stored, self.waits)
+                    raise Stopped(stop)
+                case step.Hold(stop):
+                    raise Stopped(stop)
+                case step.Done():
+                    return publication_receipt(record, replayed=self.replayed, warnings=self._warnings())
+                case _:
+                    assert_never(decided)
+
+    def _now(self) -> int:
+        return self.observation.server_time if self.observation else self.stored.record.changed_at
+
+    def _observe(self) -> None:
+        record = self.stored.record
+        seen = self.ports.catalog.observe([record.table, record.candidate])
+        found = seen.record
+        if found is None:
+            raise Stopped(
+                Stop(
+                    Code.CONTROL_TABLE_LOST,
+                    f"The control table has no record of {self.site.target} any more.",
+                )
+            )
+        if found.version > self.stored.version or (
+            found.version == self.stored.version and found.write_id != self.stored.write_id
+        ):
+            # Another worker went on with this record: start from what it wrote.
+            self._adopt(found, seen.sequence)
+        else:
+            self.observation = seen
+
+    def _adopt(self, stored: StoredRecord, sequence: int) -> None:
+        self.stored, self.read_at = stored, sequence
+        self.observation, self.queue, self.permit_unused = None, None, False
+
+    def _read_queue(self) -> None:
+        record = self.stored.record
+        dispatch = record.publication
+        if dispatch is None:
+            raise ValueError("a dispatched record has a dispatch")
+        sequence, rows = self.ports.queue.read(dispatch.token)
+        self.queue = read_queue(
+            rows,
+            sequence=sequence,
+            dispatch=dispatch,
+            statement=swap(record),
+            inventory=self.ports.catalog.inventory,
+        )
+        if record.phase is Phase.DISPATCHING and not rows:
+            self.permit_unused = self.ports.evidence.permit_unused(
+                record.operation_id, dispatch.epoch, self.stored.write_id
+            )
+
+    def _move(self, record: AuthorityRecord) -> None:
+        """Store a move that needs no permit, and go on from what is stored."""
+        stored = write(self.ports, self.stored, record)
+        if stored is None:
+            self._observe_moved()
+            return
+        # What was read before is still true of the cluster; only the record moved, by our own hand.
+        self.stored = stored
+
+    def _observe_moved(self) -> None:
+        """Another worker wrote first: read what it wrote, and decide anew.
+
+        :raises Stopped: ``CAS_CONFLICT``: its write is not visible within the bound.
+        """
+        before = self.stored
+        pause = Pause(self.ports, self.waits.visible, self.waits)
+        while self.stored == before:
+            self.observation, self.queue = None, None
+            self._observe()
+            if self.stored == before and pause.over():
+                raise Stopped(
+                    Stop(Code.CAS_CONFLICT, f"{self.site.target}: another worker changed the record first.")
+                )
+
+    def _dispatch(self) -> None:
+        before = self.stored.record
+        record = transitions.dispatching(before, nonce=self.ports.random.hex(128), now=self._now())
+        self.ports.log(
+            f"{self.site.target}: sending one "
+            f"{'RENAME' if before.predecessor is None else 'EXCHANGE'} to the cluster (epoch "
+            f"{record.dispatch_epoch})."
+        )
+        stored = send_once(self.ports, self.stored, record, record.publication, swap(record))
+        if stored is None:
+            self._observe_moved()
+            return
+        self.stored = stored
+        self.observation, self.queue = None, None
+
+    def _warnings(self) -> tuple[str, ...]:
+        if self.observation is None:
+            return ()
+        record = self.stored.record
+        now = set(dependents(self.observation))
+        lost = sorted(set(record.dependents) - now)
+        return tuple(f"{name} depended on the target before the swap and is not seen to now" for name in lost)

@@ -1,0 +1,454 @@
+"""Stage: a candidate that is complete and equal on every replica, and the operation prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.admission import (
+    FinishFirst,
+    Request,
+    Resume,
+    Slot,
+    admit_request,
+    moved_since,
+)
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.decide import (
+    replication_problem,
+)
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.identity import TaskIdentity, candidate_name, target_key
+from airflow_provider_dpone.publication.receipt import (
+    STAGE_SCHEMA,
+    StageReceipt,
+)
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    ContentDigest,
+    Owner,
+    Phase,
+    StoredRecord,
+    new_fence_token,
+)
+from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh.cleanup import finish_drops, free_slot
+from airflow_provider_dpone.routes.cluster_refresh.common import (
+    Pause,
+    Site,
+    Waits,
+    admit,
+    cas_unknown,
+    dependents,
+    drops_due,
+    generation,
+    require_all_read,
+    write_intent,
+)
+from airflow_provider_dpone.routes.ports import (
+    Attempt,
+    Conflict,
+    Loaded,
+    OutcomeUnknown,
+    Ports,
+    StagePlan,
+    Staging,
+    Stored,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """What a stage task asks for, apart from what the staging adapter knows (source and structure).
+
+    :ivar order_key: text that orders runs of this publication, such as the data interval's end.
+    :ivar retention: seconds for which the predecessor is kept after the commit, on the server's clock.
+    :ivar refuse_dependents: refuse a target on which other objects depend.
+    """
+
+    identity: TaskIdentity
+    owner: Owner
+    order_key: str | None = None
+    allow_older: bool = False
+    retention: int = 0
+    refuse_dependents: bool = False
+
+
+def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, waits: Waits) -> StageReceipt:
+    """Stage a candidate that is complete and equal on every replica, and prepare the operation.
+
+    The slot's version, the live table and its schema are read before the source and compared again
+    before ``PREPARED`` is written against exactly them: what was slow or orphaned never overwrites what
+    was newer.
+
+    :raises Stopped: the target is untouched, whatever the reason.
+    """
+    target = site.target
+    busy = Pause(ports, waits.busy, waits)
+    drops_tried = False
+    while True:
+        observation = ports.catalog.observe([target.table])
+        authority_id = admit(site, observation)
+        key = target_key(authority_id, target.database, target.table)
+        operation_id = request.identity.operation_id(key)
+        publication_key = request.identity.publication_key(key)
+        if request.refuse_dependents and observation.dependents:
+            raise Stopped(
+                Stop(
+                    Code.DEPENDENTS_REFUSED,
+                    f"{len(observation.dependents)} objects depend on {target}.",
+                    facts={"dependents": list(dependents(observation))},
+                )
+            )
+        admitted = admit_request(
+            observation,
+            target.table,
+            Request(operation_id, publication_key, request.order_key, request.allow_older),
+        )
+        match admitted:
+            case Stop() if admitted.category is Category.CONFLICT and not busy.over():
+                ports.log(f"Waiting. {admitted.message}")
+                continue
+            case Stop():
+                raise Stopped(admitted)
+            case FinishFirst(stored):
+                ports.log(f"{target}: an earlier publication is committed; its slot is freed first.")
+                free_slot(ports, site, stored)
+                continue
+            case Slot(stored) if stored is not None and not drops_tried and drops_due(stored, observation):
+                finish_drops(ports, site, stored, waits)
+                drops_tried = True
+                continue
+            case Resume() | Slot():
+                pass
+            case _:
+                assert_never(admitted)
+
+        plan = staging.plan(observation)
+        ports.log(f"{target}: admitted on {', '.join(observation.inventory.aliases)}.")
+        for line in plan.schema_difference:
+            ports.log(f"{target}: {line}")
+        if isinstance(admitted, Resume):
+            if (receipt := _resumed(ports, staging, site, admitted.stored, plan, observation)) is not None:
+                return receipt
+            admitted = Slot(
+                admitted.stored, generation(observation, target.table), observation.rows(target.table)
+            )
+        new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
+        return _Stage(ports, staging, site, waits, new).run()
+
+
+def _resumed(
+    ports: Ports,
+    staging: Staging,
+    site: Site,
+    stored: StoredRecord,
+    plan: StagePlan,
+    observation: Observation,
+) -> StageReceipt | None:
+    """Return the receipt of a candidate that an earlier try prepared, if it is still what it was."""
+    record = stored.record
+    if record.plan_digest != plan.digest:
+        ports.log(f"{site.target}: the plan changed since the last try; staging again.")
+        return None
+    if record.predecessor != generation(observation, site.target.table):
+        ports.log(f"{site.target}: the live table changed since the last try; staging again.")
+        return None
+    seen = ports.catalog.observe([record.table, record.candidate])
+    for alias in record.replicas:
+        facts = seen.replicas.get(alias)
+        candidate = facts.tables.get(record.candidate) if facts else None
+        if candidate is None or candidate.generation != record.desired:
+            ports.log(f"{site.target}: the candidate of the last try is gone on {alias}; staging again.")
+            return None
+    ports.log(
+        f"{site.target}: an earlier try staged {record.content.rows:,} rows into {record.candidate}; resumed."
+    )
+    return _stage_receipt(record, plan, staging.quoted(record.candidate), resumed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewOperation:
+    request: StageRequest
+    operation_id: str
+    publication_key: str
+    authority_id: str
+    target_key: str
+    plan: StagePlan
+    slot: Slot
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One staging attempt, from its durable intent to ``PREPARED``."""
+
+    ports: Ports
+    staging: Staging
+    site: Site
+    waits: Waits
+    new: _NewOperation
+    attempt: Attempt = field(init=False)
+    droppable: bool = False
+    """No statement of ours that names the candidate has an unknown outcome, and no record names it."""
+
+    def __post_init__(self) -> None:
+        attempt_id = self.ports.random.hex(64)
+        name = candidate_name(self.site.target.table, attempt_id)
+        self.attempt = Attempt(attempt_id, name, self.ports.random.uuid())
+
+    def run(self) -> StageReceipt:
+        try:
+            return self._run()
+        except BaseException:
+            if self.droppable:
+                self._discard()
+            else:
+                self.ports.log(
+                    f"{self.attempt.name} is kept: it is not proven that nothing still works on it."
+                )
+            raise
+
+    def _run(self) -> StageReceipt:
+        ports, target, plan = self.ports, self.site.target, self.new.plan
+        ports.evidence.write(
+            self.new.operation_id,
+            "intent",
+            {
+                "attempt": self.attempt.attempt_id,
+                "table": self.attempt.name,
+                "uuid": self.attempt.uuid,
+                "database": target.database,
+            },
+        )
+        with self._effect():
+            self.staging.create(
+                plan,
+                self.attempt,
+                authority_id=self.new.authority_id,
+                operation_id=self.new.operation_id,
+            )
+        created = ports.catalog.observe([target.table, self.attempt.name])
+        require_all_read(created)
+        self.staging.check_created(plan, self.attempt, created)
+        ports.log(f"{target}: candidate {self.attempt.name} created on {len(created.replicas)} replicas.")
+
+        with self._effect():
+            loaded = self.staging.load(plan, self.attempt)
+        if loaded.source_rows is not None and loaded.source_rows != loaded.rows:
+            raise Stopped(
+                Stop(
+                    Code.ROWS_DISAGREE,
+                    f"The source gave {loaded.source_rows:,} rows, the server stored {loaded.rows:,}.",
+                    facts={"source_rows": loaded.source_rows, "stored_rows": loaded.rows},
+                )
+            )
+        ports.log(f"{target}: {loaded.rows:,} rows loaded ({loaded.bytes:,} bytes).")
+        self._wait_ready(loaded)
+        content = self._content(loaded)
+        # The last look: nothing slow stands between it and the write of PREPARED.
+        final = ports.catalog.observe([target.table, self.attempt.name])
+        return self._prepare(final, loaded, content)
+
+    @contextmanager
+    def _effect(self) -> Iterator[None]:
+        """While the effect runs, its outcome is unknown; one that ended, well or not, allows a drop."""
+        self.droppable = False
+        try:
+            yield
+        except Stopped as stopped:
+            self.droppable = stopped.stop.code is not Code.STAGING_UNKNOWN
+            raise
+        self.droppable = True
+
+    def _wait_ready(self, loaded: Loaded) -> None:
+        """Wait until every replica holds the whole candidate."""
+        ports, name = self.ports, self.attempt.name
+        pause = Pause(ports, self.waits.ready, self.waits)
+        reported: dict[str, Json] = {}
+        while True:
+            seen = ports.catalog.observe([self.site.target.table, name])
+            aliases = seen.inventory.aliases
+            problems: dict[str, Json] = {}
+            for alias in aliases:
+                facts = seen.replicas.get(alias)
+                table = facts.tables.get(name) if facts else None
+                problem = replication_problem(table, len(aliases))
+                if problem is None and table is not None and table.rows != loaded.rows:
+                    problem = f"{table.rows} of {loaded.rows} rows are there"
+                if problem is not None:
+                    problems[alias] = problem
+            if not problems:
+                ports.log(f"{self.site.target}: {len(aliases)} of {len(aliases)} replicas ready.")
+                return
+            if problems != reported:
+                reported = problems
+                ready = len(aliases) - len(problems)
+                ports.log(
+                    f"{self.site.target}: {ready} of {len(aliases)} replicas ready; "
+                    + "; ".join(f"{alias}: {problem}" for alias, problem in problems.items())
+                )
+            if pause.over():
+                raise Stopped(
+                    Stop(
+                        Code.CANDIDATE_NOT_READY,
+                        f"{self.site.target}: the candidate is not complete on {', '.join(problems)} "
+                        f"after {self.waits.ready:g} s. Nothing was published.",
+                        replicas={alias: {"problem": problem} for alias, problem in problems.items()},
+                    )
+                )
+
+    def _content(self, loaded: Loaded) -> ContentDigest:
+        """Return the content digest that all replicas agree on."""
+        check = self.ports.catalog.content(self.attempt.name)
+        digests = set(check.digests.values())
+        if len(digests) == 1 and (digest := digests.pop()).rows == loaded.rows:
+            return digest
+        raise Stopped(
+            Stop(
+                Code.ROWS_DISAGREE,
+                f"{self.site.target}: the replicas don't hold what was loaded ({loaded.rows:,} rows).",
+                replicas={
+                    alias: {"rows": digest.rows, "digest": digest.city[:12]}
+                    for alias, digest in check.digests.items()
+                },
+            )
+        )
+
+    def _prepare(self, seen: Observation, loaded: Loaded, content: ContentDigest) -> StageReceipt:
+        """Write ``PREPARED`` against exactly what staging started from."""
+        ports, new = self.ports, self.new
+        admit(self.site, seen)
+        if stop := moved_since(seen, self.site.target.table, new.slot):
+            raise Stopped(stop)
+        self.staging.check_created(new.plan, self.attempt, seen)
+        record = self._record(seen, loaded, content)
+        write_id = ports.random.hex(128)
+        write_intent(ports, record, write_id, new.slot.stored)
+        # From here on a record may name the candidate: only a proven conflict makes it droppable again.
+        self.droppable = False
+        match ports.authority.write(new.slot.stored, record, write_id):
+            case Stored(stored):
+                self._drop_leftovers(stored)
+                ports.log(f"{self.site.target}: prepared {content.rows:,} rows in {self.attempt.name}.")
+                return _stage_receipt(record, new.plan, self.staging.quoted(record.candidate), resumed=False)
+            case Conflict():
+                self.droppable = True
+                raise Stopped(
+                    Stop(
+                        Code.TARGET_MOVED,
+                        f"Another operation took the slot of {self.site.target} while this one was staging.",
+                    )
+                )
+            case OutcomeUnknown(why):
+                raise Stopped(cas_unknown(record, why))
+
+    def _record(self, seen: Observation, loaded: Loaded, content: ContentDigest) -> AuthorityRecord:
+        new, slot, target = self.new, self.new.slot, self.site.target
+        candidate = seen.table(self.attempt.name)
+        if candidate is None:
+            raise ValueError("a checked candidate is seen")
+        before = slot.stored.record if slot.stored else None
+        superseded = before is not None and before.phase is Phase.PREPARED
+        aliases = seen.inventory.aliases
+        return AuthorityRecord(
+            authority_id=new.authority_id,
+            target_key=new.target_key,
+            cluster=target.cluster,
+            database=target.database,
+            table=target.table,
+            operation_id=new.operation_id,
+            publication_key=new.publication_key,
+            owner=new.request.owner,
+            order_key=new.request.order_key,
+            plan_digest=new.plan.digest,
+            fence_token=new_fence_token(new.operation_id, self.ports.random.hex(128)),
+            phase=Phase.PREPARED,
+            dispatch_epoch=before.dispatch_epoch if before else 0,
+            inventory_digest=seen.inventory.digest,
+            replicas=aliases,
+            servers=tuple(seen.replicas[alias].server for alias in aliases),
+            predecessor=slot.live,
+            desired=candidate.generation,
+            candidate=self.attempt.name,
+            attempt_id=self.attempt.attempt_id,
+            content=content,
+            staged_bytes=loaded.bytes,
+            live_rows=seen.rows(target.table),
+            dependents=dependents(seen),
+            retention=new.request.retention,
+            prepared_at=seen.server_time,
+            changed_at=seen.server_time,
+            published_order_key=before.published_order_key if before else None,
+            retained=(
+                ()
+                if before is None
+                else transitions.kept(before, drop_after=seen.server_time)
+                if superseded
+                else before.retained
+            ),
+            settled=before.remembered(new.operation_id) if before else (),
+        )
+
+    def _drop_leftovers(self, stored: StoredRecord) -> None:
+        """Drop candidates of this operation's earlier attempts.
+
+        The record that was just verified makes a permit for them impossible for ever. What can't be
+        proven here stays, named by its COMMENT.
+        """
+        ports = self.ports
+        known = {stored.record.candidate, *(item.name for item in stored.record.retained)}
+        try:
+            leftovers = [
+                intent.attempt
+                for intent in ports.evidence.intents(self.new.operation_id)
+                if intent.attempt.name not in known
+            ]
+            for attempt in leftovers:
+                self._drop_if_proven(attempt)
+        except Stopped as stopped:
+            ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
+
+    def _discard(self) -> None:
+        """Drop this attempt's candidate after a failure. The failure itself is what is reported."""
+        try:
+            self._drop_if_proven(self.attempt)
+        except Stopped as stopped:
+            self.ports.log(f"{self.attempt.name} is kept: {stopped.stop.message}")
+
+    def _drop_if_proven(self, attempt: Attempt) -> None:
+        seen = self.ports.catalog.observe([attempt.name])
+        require_all_read(seen)
+        uuids = {table.uuid for f in seen.replicas.values() if (table := f.tables.get(attempt.name))}
+        if not uuids:
+            return
+        if uuids != {attempt.uuid}:
+            self.ports.log(f"{attempt.name} is kept: it is not the table that was created for this attempt.")
+            return
+        self.staging.drop(attempt)
+        self.ports.log(f"Candidate {attempt.name} dropped.")
+
+
+def _stage_receipt(
+    record: AuthorityRecord, plan: StagePlan, candidate_sql: str, *, resumed: bool
+) -> StageReceipt:
+    return StageReceipt(
+        schema=STAGE_SCHEMA,
+        operation_id=record.operation_id,
+        cluster=record.cluster,
+        database=record.database,
+        table=record.table,
+        candidate=record.candidate,
+        candidate_sql=candidate_sql,
+        candidate_uuid=record.desired.uuid,
+        rows=record.content.rows,
+        bytes=record.staged_bytes,
+        content=record.content,
+        live_rows=record.live_rows,
+        replicas=record.replicas,
+        schema_difference=plan.schema_difference,
+        dependents=record.dependents,
+        resumed=resumed,
+    )
