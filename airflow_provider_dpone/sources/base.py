@@ -1,0 +1,106 @@
+"""What a source of rows is: a frozen value that says what it is, which columns it has, and how to load it.
+
+There are two ways to load. A query on the same ClickHouse runs there and no row leaves the server. Anything
+else is a stream of bytes in one of ClickHouse's formats, sent as the body of one request. Columns are always
+matched by name, so a source names each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+from airflow_provider_dpone.publication.canonical import Json
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column that a source delivers.
+
+    :ivar type: ClickHouse's name of the type in which it arrives; ``None`` for a text format, where the
+        table's type decides how the text is read.
+    """
+
+    name: str
+    type: str | None = None
+
+
+Describe: TypeAlias = Callable[[str], Sequence[SourceColumn]]
+"""Ask ClickHouse for the columns of a query, without running it."""
+
+Render: TypeAlias = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectLoad:
+    """A query that the server runs into the candidate by itself."""
+
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """Rows as one body of encoded, uncompressed bytes.
+
+    :ivar format: ClickHouse's name of the encoding.
+    :ivar settings: settings of ClickHouse that the encoding relies on.
+    :ivar columns: what the body holds, in the order in which it holds them.
+    :ivar chunks: starts the stream. An exception out of it means that the source failed; the bytes before
+        it are no complete source. A chunk is at most :data:`CHUNK_BYTES` long.
+    :ivar rows: how many rows the source says that it gave; to be asked after the last chunk. ``None``: it
+        can't tell.
+    """
+
+    format: str
+    settings: Mapping[str, str]
+    columns: tuple[SourceColumn, ...]
+    chunks: Callable[[], Iterator[bytes]]
+    rows: Callable[[], int | None]
+
+
+CHUNK_BYTES = 512 * 1024
+"""Size of the pieces of a stream, in bytes: large enough for the socket, small enough to stop at once."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where the rows come from. Values are frozen; nothing is opened before :meth:`columns` is called."""
+
+    def identity(self) -> Json:
+        """Return what makes this source this one. It enters the plan's digest.
+
+        Whatever could be a secret or a row's value enters it as a digest only.
+        """
+
+    def columns(self, describe: Describe) -> tuple[SourceColumn, ...]:
+        """Return the columns. Reads no row (of a file: its header, its footer or its first object).
+
+        :raises Stopped: the source can't be used as it is.
+        """
+
+    def load(self) -> SelectLoad | StreamLoad:
+        """Return how to load it.
+
+        :raises Stopped: the source can't be used as it is.
+        """
+
+    def rendered(self, render: Render) -> Self:
+        """Return a copy in which every templated string was rendered."""
+
+    def serialize(self) -> dict[str, Any]:
+        """Return plain data for XCom and for expanded tasks."""
+
+    @classmethod
+    def deserialize(cls, data: Mapping[str, Any], version: int) -> Self:
+        """Return the value that :meth:`serialize` wrote.
+
+        :raises ValueError: the version is newer than this class's.
+        """
+
+
+def pieces(data: bytes | memoryview, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Cut ``data`` into chunks of at most ``size`` bytes."""
+    view = memoryview(data)
+    for start in range(0, len(view), size):
+        yield bytes(view[start : start + size])

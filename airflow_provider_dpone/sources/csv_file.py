@@ -1,0 +1,171 @@
+"""CSV as RFC 4180 has it: a header row, quotes around what needs them, one record per line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources.base import CHUNK_BYTES, SourceColumn, StreamLoad
+
+_BOM: Final = b"\xef\xbb\xbf"
+_MAX_HEADER_BYTES: Final = 4 * 1024 * 1024
+
+Open = Callable[[], AbstractContextManager[BinaryIO]]
+
+
+@dataclass(frozen=True, slots=True)
+class CsvOptions:
+    """How a CSV file is written.
+
+    :ivar null: the unquoted field that means NULL; ``""`` is the unquoted empty field.
+    :ivar delimiter: the one character between fields.
+    :ivar header: the first record holds the columns' names.
+    :ivar columns: the columns' names where there is no header.
+    """
+
+    null: str = "\\N"
+    delimiter: str = ","
+    header: bool = True
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> CsvOptions:
+        """Read ``FileSource``'s options.
+
+        :raises ValueError: an unknown option, or a value that makes no sense; the message names it.
+        """
+        if unknown := sorted(set(options) - {"null", "delimiter", "header", "columns"}):
+            raise ValueError(
+                f"a CSV file has no option {', '.join(unknown)}; there are null, delimiter, header, columns"
+            )
+        found = cls(**{**options, "columns": tuple(options.get("columns", ()))})
+        match found.delimiter:
+            case str() as delimiter if len(delimiter.encode()) == 1 and delimiter not in '"\r\n':
+                pass
+            case _:
+                raise ValueError("delimiter must be one ASCII character, and no quote or line end")
+        match found.null:
+            case str() as null if not any(char in null for char in '"\r\n' + found.delimiter):
+                pass
+            case _:
+                raise ValueError("null must be a text without quotes, line ends and delimiters")
+        if found.header == bool(found.columns):
+            raise ValueError("columns are given for a file without a header (header=False), and only there")
+        return found
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of ClickHouse for this spelling."""
+        return {"format_csv_delimiter": self.delimiter, "format_csv_null_representation": self.null}
+
+
+class RecordCounter:
+    """Counts the records of a CSV body, and notices an end inside quotes.
+
+    A quote inside an unquoted field is legal for ClickHouse and makes the count uncertain: then there is
+    none.
+    """
+
+    def __init__(self, delimiter: bytes = b",") -> None:
+        """Start in front of the first record."""
+        self._before_opening = frozenset((delimiter, b"\n", b'"'))
+        self._after_closing = frozenset((delimiter, b"\n", b"\r"))
+        self._quoted = False
+        self._certain = True
+        self._last = b"\n"  # the byte before the current one, outside of quotes
+        self._line_ends = 0
+
+    def feed(self, data: bytes) -> None:
+        """Go over the next bytes of the body."""
+        parts = data.split(b'"')
+        for at, part in enumerate(parts):
+            if not self._quoted and part:
+                if self._last == b'"' and part[:1] not in self._after_closing:
+                    self._certain = False
+                self._line_ends += part.count(b"\n")
+                self._last = part[-1:]
+            if at + 1 < len(parts):
+                if not self._quoted and self._last not in self._before_opening:
+                    self._certain = False
+                self._quoted = not self._quoted
+                self._last = b'"'
+
+    @property
+    def open_quote(self) -> bool:
+        """Whether what was fed ends inside quotes."""
+        return self._certain and self._quoted
+
+    @property
+    def records(self) -> int | None:
+        """How many records were fed; ``None`` if that is uncertain."""
+        return self._line_ends + (self._last != b"\n") if self._certain else None
+
+
+def stream(opened: Open, options: CsvOptions) -> StreamLoad:
+    """Return the load of a CSV file. The header is read now, the rows when the chunks are.
+
+    :raises Stopped: ``BAD_INPUT``: there is no usable header.
+    """
+    with opened() as file:
+        names, _ = _header(file, options)
+    counter = RecordCounter(options.delimiter.encode())
+
+    def chunks() -> Iterator[bytes]:
+        with opened() as file:
+            now, data = _header(file, options)
+            if now != names:
+                raise _refused("The file's header changed while it was staged.")
+            while data:
+                counter.feed(data)
+                yield data
+                data = file.read(CHUNK_BYTES)
+        if counter.open_quote:
+            raise Stopped(
+                Stop(Code.SOURCE_FAILED, "The CSV file ends inside a quoted field: it is cut short.")
+            )
+
+    columns = tuple(SourceColumn(name) for name in names)
+    return StreamLoad("CSV", options.settings, columns, chunks, lambda: counter.records)
+
+
+def _header(file: BinaryIO, options: CsvOptions) -> tuple[tuple[str, ...], bytes]:
+    """Return the columns' names, and what was read behind the header."""
+    data = file.read(CHUNK_BYTES).removeprefix(_BOM)
+    if not options.header:
+        return options.columns, data
+    counter = RecordCounter(options.delimiter.encode())
+    at = 0
+    while True:
+        end = data.find(b"\n", at)
+        counter.feed(data[at : end + 1] if end >= 0 else data[at:])
+        at = end + 1 if end >= 0 else len(data)
+        if end >= 0 and not counter.open_quote:
+            break
+        if end < 0:
+            more = file.read(CHUNK_BYTES)
+            if not more:
+                break
+            data += more
+            if len(data) > _MAX_HEADER_BYTES:
+                raise _refused("The file's first record has no end: this is no CSV file with a header.")
+    try:
+        text = data[:at].decode()
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=options.delimiter, strict=True)
+        names = next(reader, [])
+    except (ValueError, csv.Error):
+        raise _refused("The file's first record can't be read as a header.") from None
+    if not names or not all(names):
+        raise _refused("The file's header is empty or has a column without a name.")
+    if doubled := sum(count > 1 for count in Counter(names).values()):
+        raise _refused(f"The file's header names {doubled} column(s) more than once.")
+    return tuple(names), data[at:]
+
+
+def _refused(message: str) -> Stopped:
+    return Stopped(Stop(Code.BAD_INPUT, message))

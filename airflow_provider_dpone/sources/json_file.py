@@ -1,0 +1,137 @@
+"""One JSON object per line, each with the same keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any, BinaryIO, Final, NoReturn
+
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources.base import CHUNK_BYTES, SourceColumn, StreamLoad, pieces
+from airflow_provider_dpone.sources.csv_file import Open
+
+_BOM: Final = b"\xef\xbb\xbf"
+_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+
+
+def stream(opened: Open) -> StreamLoad:
+    """Return the load of a file of JSON lines. The first object's keys are the columns.
+
+    Every later object must have exactly these keys, in any order: an absent one would become NULL in
+    silence. Lines go to the server as they are, so numbers keep every digit.
+
+    :raises Stopped: ``BAD_INPUT``: there is no object, or the first line is none.
+    """
+    names = _first_keys(opened)
+    expected = frozenset(names)
+    total = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal total
+        total = 0
+        seen_order = names
+        waiting: list[bytes] = []
+        size = 0
+        for number, line in _lines(opened):
+            keys = _keys(line, number)
+            if keys != seen_order:
+                _check_keys(keys, expected, number)
+                seen_order = keys
+            total += 1
+            waiting.append(line)
+            size += len(line) + 1
+            if size >= CHUNK_BYTES:
+                yield from pieces(b"\n".join((*waiting, b"")))
+                waiting, size = [], 0
+        if waiting:
+            yield from pieces(b"\n".join((*waiting, b"")))
+
+    return StreamLoad("JSONEachRow", {}, tuple(SourceColumn(name) for name in names), chunks, lambda: total)
+
+
+def _first_keys(opened: Open) -> tuple[str, ...]:
+    with closing(_lines(opened)) as lines:
+        for number, line in lines:
+            keys = _keys(line, number)
+            if not keys:
+                raise Stopped(Stop(Code.BAD_INPUT, "The file's first object has no key."))
+            _check_keys(keys, frozenset(keys), number)
+            return keys
+    raise Stopped(
+        Stop(
+            Code.BAD_INPUT, "The file holds no JSON object, so it has no columns. An empty file says nothing."
+        )
+    )
+
+
+def _lines(opened: Open) -> Generator[tuple[int, bytes], None, None]:
+    """Yield the lines that are not blank, with their numbers in the file, counted from 1."""
+    with opened() as file:
+        for number, line in enumerate(_split(file), start=1):
+            text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
+            if text:
+                yield number, text
+
+
+def _split(file: BinaryIO) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    size = 0
+    while data := file.read(CHUNK_BYTES):
+        first, *others = data.split(b"\n")
+        rest.append(first)
+        size += len(first)
+        if size > _MAX_LINE_BYTES:
+            raise Stopped(Stop(Code.BAD_INPUT, f"The file has a line of more than {_MAX_LINE_BYTES} bytes."))
+        if others:
+            yield b"".join(rest)
+            yield from others[:-1]
+            rest, size = [others[-1]], len(others[-1])
+    yield b"".join(rest)
+
+
+class _NotJson(ValueError):
+    """A spelling that only some JSON readers accept."""
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise _NotJson
+
+
+def _key_order(pairs: list[tuple[str, Any]]) -> tuple[str, ...]:
+    return tuple(key for key, _ in pairs)
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_key_order,
+    # Numbers are only looked at here, so they need no value; the server reads their text.
+    parse_int=lambda _: 0,
+    parse_float=lambda _: 0.0,
+    parse_constant=_refuse_constant,
+)
+
+
+def _keys(line: bytes, number: int) -> tuple[str, ...]:
+    try:
+        keys = _DECODER.decode(line.decode())
+    except (ValueError, RecursionError):
+        raise _value_refused(f"Line {number} is not one JSON object in UTF-8.") from None
+    # The hook turns every object into a tuple; nothing else becomes one.
+    if not isinstance(keys, tuple):
+        raise _value_refused(f"Line {number} is not a JSON object.")
+    return keys
+
+
+def _check_keys(keys: tuple[str, ...], expected: frozenset[str], number: int) -> None:
+    found = frozenset(keys)
+    if missing := sorted(expected - found):
+        raise _value_refused(f"Line {number} lacks column {missing[0]!r}, which the first object has.")
+    if extra := sorted(found - expected):
+        raise _value_refused(f"Line {number} has column {extra[0]!r}, which the first object lacks.")
+    if len(found) < len(keys):
+        doubled = next(key for key in keys if keys.count(key) > 1)
+        raise _value_refused(f"Line {number} has column {doubled!r} twice.")
+
+
+def _value_refused(message: str) -> Stopped:
+    return Stopped(Stop(Code.VALUE_REFUSED, message))
