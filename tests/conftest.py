@@ -1,0 +1,5 @@
+"""Fixtures for all tests live in plugin modules, each next to what it is about."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.cluster.fixtures"]
