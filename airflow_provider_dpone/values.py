@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 KiB: Final = 1024
@@ -235,6 +236,9 @@ class ClusterRefresh:
     :param replication_mode: ``internal`` for replicated tables, ``external`` for independent ones.
     :param on_schema_change: What to do with a source whose columns are not the table's.
     :param on_dependents: What to do when other objects hang on the table's name.
+    :param retain_predecessor: How long the replaced table is kept after the new one is live, by the server's
+        clock and in whole seconds. Without it, cleanup drops the replaced table at once. A kept table never
+        blocks the next refresh.
     :raises ValueError: An argument is missing or wrong; the message names it.
     """
 
@@ -248,6 +252,7 @@ class ClusterRefresh:
     replication_mode: ReplicationMode = "internal"
     on_schema_change: OnSchemaChange = "refuse"
     on_dependents: OnDependents = "report"
+    retain_predecessor: timedelta | None = None
 
     __version__: ClassVar[int] = 1
     templated_fields: ClassVar[tuple[str, ...]] = (
@@ -272,6 +277,15 @@ class ClusterRefresh:
         _one_of(self.replication_mode, "replication_mode", get_args(ReplicationMode))
         _one_of(self.on_schema_change, "on_schema_change", get_args(OnSchemaChange))
         _one_of(self.on_dependents, "on_dependents", get_args(OnDependents))
+        match self.retain_predecessor:
+            case None:
+                pass
+            case timedelta() as kept if kept >= timedelta(0) and not kept.microseconds:
+                pass
+            case _:
+                raise ValueError(
+                    "retain_predecessor must be a timedelta of whole seconds, for example timedelta(days=2)"
+                )
         if self.structure is not None and not isinstance(self.structure, TableStructure):
             raise ValueError("structure must be a TableStructure; use ClusterRefresh.from_mapping for a dict")
         if self.ddl is not None:
@@ -285,7 +299,9 @@ class ClusterRefresh:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Self:
-        """Build one from a dict with the same names; ``structure`` may be a dict too.
+        """Build one from a dict with the same names.
+
+        ``structure`` may be a dict too, ``retain_predecessor`` a number of seconds.
 
         :raises ValueError: An unknown name, a missing one, or what the constructor refuses.
         """
@@ -295,6 +311,11 @@ class ClusterRefresh:
                 raise ValueError(f"{required} is missing")
         if isinstance(arguments.get("structure"), Mapping):
             arguments["structure"] = TableStructure.from_mapping(arguments["structure"])
+        match arguments.get("retain_predecessor"):
+            case bool():
+                pass  # refused by the constructor
+            case int() | float() as seconds:
+                arguments["retain_predecessor"] = timedelta(seconds=seconds)
         return cls(**arguments)
 
     def rendered(self, render: Render) -> Self:
@@ -315,6 +336,8 @@ class ClusterRefresh:
         """Plain data for XCom and for expanded tasks."""
         data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         data["structure"] = None if self.structure is None else self.structure.serialize()
+        kept = self.retain_predecessor
+        data["retain_predecessor"] = None if kept is None else int(kept.total_seconds())
         return data
 
     @classmethod

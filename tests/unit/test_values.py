@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import FrozenInstanceError, fields
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -60,6 +61,23 @@ def test_a_missing_source_bound_is_refused_like_a_wrong_one() -> None:
 def test_a_choice_outside_of_its_list_is_refused_with_the_list(argument: str) -> None:
     with pytest.raises(ValueError, match=f"^{argument} must be one of '"):
         refresh(**{argument: "maybe"})
+
+
+@pytest.mark.parametrize("value", [timedelta(seconds=-1), timedelta(milliseconds=1), 60, True, "1 day"])
+def test_a_retention_that_is_no_whole_number_of_seconds_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"^retain_predecessor must be a timedelta"):
+        refresh(retain_predecessor=value)
+
+
+def test_a_retention_is_kept_as_seconds_in_plain_data() -> None:
+    value = refresh(retain_predecessor=timedelta(days=2))
+    data = value.serialize()
+    assert data["retain_predecessor"] == 2 * 24 * 3600
+    assert ClusterRefresh.deserialize(data, 1) == value
+    assert ClusterRefresh.from_mapping({**data, "retain_predecessor": timedelta(days=2)}) == value
+    assert refresh().serialize()["retain_predecessor"] is None
+    with pytest.raises(ValueError, match="retain_predecessor"):
+        ClusterRefresh.from_mapping({**data, "retain_predecessor": True})
 
 
 def test_structure_and_ddl_together_are_refused() -> None:
