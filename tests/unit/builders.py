@@ -1,0 +1,261 @@
+"""Small honest values for tests of the pure core: one target, two or more replicas, two generations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.canonical import sha256_hex
+from airflow_provider_dpone.publication.facts import (
+    ControlFacts,
+    Observation,
+    ReplicaFacts,
+    Replication,
+    TableFacts,
+)
+from airflow_provider_dpone.publication.identity import TaskIdentity, target_key
+from airflow_provider_dpone.publication.inventory import Inventory, Member
+from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    ContentDigest,
+    Generation,
+    HostReceipt,
+    Owner,
+    Phase,
+    StoredRecord,
+)
+from airflow_provider_dpone.publication.statement import Exchange, Statement
+
+AUTHORITY = "a" * 32
+CONTROL = "control-structure"
+USER = "dpone_app"
+OLD_UUID = "00000000-0000-4000-8000-00000000000a"
+NEW_UUID = "00000000-0000-4000-8000-00000000000b"
+FOREIGN_UUID = "00000000-0000-4000-8000-00000000000f"
+CONTENT = ContentDigest(rows=10, city="1", xxh3="2")
+ENTRY = "query-0000000007"
+IDENTITY = TaskIdentity("airflow", "dag", "run", "stage", -1, "0")
+KEY = target_key(AUTHORITY, "mart", "orders")
+
+
+def inventory(replicas: int = 2) -> Inventory:
+    """One shard, ``replicas`` replicas."""
+    return Inventory("analytics", tuple(Member(1, n, f"host{n}", 9000, True) for n in range(1, replicas + 1)))
+
+
+def replication(replicas: int = 2, uuid: str = OLD_UUID, **changes: Any) -> Replication:
+    """A healthy replica of the table ``uuid``."""
+    healthy = Replication(
+        zookeeper_name="default",
+        zookeeper_path=f"/clickhouse/tables/{uuid}/01",
+        replica_name="r1",
+        is_readonly=False,
+        is_session_expired=False,
+        queue_size=0,
+        log_max_index=3,
+        log_pointer=4,
+        total_replicas=replicas,
+        active_replicas=replicas,
+        lost_parts=0,
+        queue_error=False,
+        keeper_error=False,
+    )
+    return replace(healthy, **changes)
+
+
+def table(uuid: str, replicas: int = 2, **changes: Any) -> TableFacts:
+    """A plain replicated table with ten rows."""
+    plain = TableFacts(
+        uuid=uuid,
+        engine="ReplicatedMergeTree",
+        engine_full="ReplicatedMergeTree ORDER BY id",
+        schema_digest="s" * 64,
+        engine_refusal=None,
+        create_query="CREATE TABLE ...",
+        comment_authority=None,
+        rows=10,
+        bytes=100,
+        replication=replication(replicas, uuid),
+    )
+    return replace(plain, **changes)
+
+
+OLD = table(OLD_UUID)
+NEW = table(NEW_UUID)
+FOREIGN = table(FOREIGN_UUID)
+
+
+def generation(uuid: str) -> Generation:
+    """The generation of ``table(uuid)``."""
+    return table(uuid).generation
+
+
+def record(replicas: int = 2, **changes: Any) -> AuthorityRecord:
+    """A prepared operation over an existing target."""
+    members = inventory(replicas)
+    prepared = AuthorityRecord(
+        authority_id=AUTHORITY,
+        target_key=KEY,
+        cluster="analytics",
+        database="mart",
+        table="orders",
+        operation_id=IDENTITY.operation_id(KEY),
+        publication_key=IDENTITY.publication_key(KEY),
+        owner=Owner("dag", "run", "stage", -1),
+        order_key="2026-01-02",
+        plan_digest="p" * 64,
+        fence_token="f" * 32,
+        phase=Phase.PREPARED,
+        dispatch_epoch=4,
+        inventory_digest=members.digest,
+        replicas=members.aliases,
+        servers=tuple(f"server-{alias}" for alias in members.aliases),
+        predecessor=generation(OLD_UUID),
+        desired=generation(NEW_UUID),
+        candidate="orders__dpone_1",
+        attempt_id="1",
+        content=CONTENT,
+        staged_bytes=100,
+        live_rows=10,
+        dependents=(),
+        retention=0,
+        prepared_at=1_000,
+        changed_at=1_000,
+    )
+    return replace(prepared, **changes)
+
+
+def in_phase(phase: Phase, replicas: int = 2, **changes: Any) -> AuthorityRecord:
+    """The record moved along the protocol to ``phase``."""
+    moved = record(replicas, **changes)
+    if phase is Phase.PREPARED:
+        return moved
+    if phase is Phase.ABORTED:
+        return transitions.aborted(moved, now=1_001)
+    moved = transitions.dispatching(moved, nonce="0" * 32, now=1_001)
+    if phase is Phase.DISPATCHING:
+        return moved
+    if phase is Phase.BOUND:
+        return transitions.bound(moved, entry=ENTRY, query_digest=query_digest(moved), now=1_002)
+    receipt = receipt_of(moved)
+    at: dict[str, Any] = {
+        "entry": ENTRY,
+        "query_digest": query_digest(moved),
+        "receipt": receipt,
+        "now": 1_003,
+    }
+    if phase is Phase.TERMINAL:
+        return transitions.terminal(moved, **at)
+    moved = transitions.committed(moved, **at)
+    if phase is Phase.COMMITTED:
+        return moved
+    moved = transitions.retaining(moved, drop_after=1_003, now=1_004)
+    if phase is Phase.COMPLETED_RETAINING:
+        return moved
+    return transitions.dropped(moved, moved.candidate, now=1_005)
+
+
+def query_digest(of: AuthorityRecord) -> str:
+    """The digest of the text that :func:`queue_rows` uses."""
+    return sha256_hex(query_text(of))
+
+
+def query_text(of: AuthorityRecord) -> str:
+    """The statement as the queue shows it."""
+    return (
+        f"EXCHANGE TABLES {of.database}.{of.table} AND {of.database}.{of.candidate} ON CLUSTER {of.cluster}"
+    )
+
+
+def swap(of: AuthorityRecord) -> Statement:
+    """The statement of a record with a predecessor."""
+    return Exchange(of.cluster, of.database, of.table, of.candidate)
+
+
+def receipt_of(of: AuthorityRecord, **codes: int) -> tuple[HostReceipt, ...]:
+    """A terminal receipt; ``r2=60`` gives replica 2 the exception code 60."""
+    return tuple(HostReceipt(alias, codes.get(alias.removeprefix("s1/"), 0)) for alias in of.replicas)
+
+
+def queue_row(of: AuthorityRecord, replica: int, **changes: Any) -> QueueRow:
+    """A replica's row, finished with success unless changed."""
+    assert of.publication is not None
+    row = QueueRow(
+        entry=ENTRY,
+        query=query_text(of),
+        statement=swap(of),
+        token=of.publication.token,
+        host=f"host{replica}",
+        port=9000,
+        status="Finished",
+        exception_code=0,
+        exception_text="",
+    )
+    return replace(row, **changes)
+
+
+ACTIVE: Mapping[str, Any] = {"status": "Active", "exception_code": None, "exception_text": None}
+INACTIVE: Mapping[str, Any] = {"status": "Inactive", "exception_code": None, "exception_text": None}
+FAILED: Mapping[str, Any] = {"exception_code": 60, "exception_text": "Code: 60"}
+
+
+def stored(of: AuthorityRecord, version: int = 5, write_id: str = "w5") -> StoredRecord:
+    """The record as the control table holds it."""
+    return StoredRecord(of, write_id, version)
+
+
+def replica_facts(
+    alias: str,
+    tables: Mapping[str, TableFacts | None],
+    *,
+    of: StoredRecord | None,
+    members: Inventory,
+    **changes: Any,
+) -> ReplicaFacts:
+    """What one replica shows."""
+    facts = ReplicaFacts(
+        alias=alias,
+        server=f"server-{alias}",
+        version="26.9.2.1",
+        user=USER,
+        inventory_digest=members.digest,
+        database_engine="Atomic",
+        sees_database=True,
+        tables={name: t for name, t in tables.items() if t is not None},
+        control=ControlFacts(CONTROL, AUTHORITY, of.write_id if of else None, of.version if of else None),
+    )
+    return replace(facts, **changes)
+
+
+def observation(
+    of: StoredRecord | None,
+    *shown: Mapping[str, TableFacts | None] | None,
+    sequence: int = 10,
+    **changes: Any,
+) -> Observation:
+    """One look: ``shown`` are the tables of replica 1, 2, ...; ``None`` for one that can't be read."""
+    members = inventory(len(shown))
+    seen = Observation(
+        sequence=sequence,
+        server_time=1_100,
+        inventory=members,
+        replicas={
+            alias: replica_facts(alias, tables, of=of, members=members)
+            for alias, tables in zip(members.aliases, shown, strict=True)
+            if tables is not None
+        },
+        record=of,
+        dependents=(),
+    )
+    return replace(seen, **changes)
+
+
+PENDING: Mapping[str, TableFacts | None] = {"orders": OLD, "orders__dpone_1": NEW}
+COMMITTED: Mapping[str, TableFacts | None] = {"orders": NEW, "orders__dpone_1": OLD}
+CLEANED: Mapping[str, TableFacts | None] = {"orders": NEW, "orders__dpone_1": None}
+ABSENT: Mapping[str, TableFacts | None] = {"orders": None, "orders__dpone_1": None}
+TARGET_GONE: Mapping[str, TableFacts | None] = {"orders": None, "orders__dpone_1": OLD}
+FOREIGN_TARGET: Mapping[str, TableFacts | None] = {"orders": FOREIGN, "orders__dpone_1": NEW}
