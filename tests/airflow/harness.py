@@ -40,7 +40,7 @@ Component = Literal["api-server", "scheduler", "dag-processor", "triggerer"]
 Setting = str | int | float | bool
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-BOOT_SECONDS: Final = 120.0
+BOOT_SECONDS: Final = 240.0
 POLL_SECONDS: Final = 0.2
 FINISHED_RUN: Final = frozenset({"success", "failed"})
 UNMAPPED: Final = -1
@@ -106,8 +106,8 @@ class AirflowApiError(RuntimeError):
 class TaskInstance:
     """One task instance as the REST API shows it.
 
-    ``id`` is new for every try. ``pid`` is the process that runs the user's code, while it runs. ``map_index``
-    is -1 for a task that is not mapped. ``raw`` is the whole answer.
+    ``id`` is new for every try. ``pid`` is the process that runs the user's code, while it runs.
+    ``map_index`` is -1 for a task that is not mapped. ``raw`` is the whole answer.
     """
 
     task_id: str
@@ -126,6 +126,14 @@ class TaskInstance:
         return cls(**{name: raw[name] for name in names}, raw=raw)
 
 
+@dataclass(frozen=True)
+class _LastParse:
+    """When a DAG file was last read with success, and when with an import error; None: never."""
+
+    success: str | None
+    error: str | None
+
+
 class LocalAirflow:
     """One Airflow installation in a temporary folder, from the packages of the running Python.
 
@@ -135,6 +143,10 @@ class LocalAirflow:
         config: section -> option -> value, on top of the harness's own settings.
         env: further environment variables of all components and thereby of all tasks.
         triggerer: whether to start a triggerer; without one, deferred tasks wait for ever.
+
+    Attributes:
+        env: the environment of all components.
+        sessions: the process sessions of all components that ever ran.
     """
 
     def __init__(
@@ -155,7 +167,7 @@ class LocalAirflow:
             self.components += ("triggerer",)
         self.env = self._environment(connections or {}, config or {}, env or {})
         self._processes: dict[Component, subprocess.Popen[bytes]] = {}
-        self._sessions: set[int] = set()
+        self.sessions: set[int] = set()
         self._token: str | None = None
         self._one_request_at_a_time = threading.Lock()
         # Requests stay on this machine, whatever proxy the environment names.
@@ -213,6 +225,10 @@ class LocalAirflow:
             shutil.copyfile(_migrated_database(), self.home / "airflow.db")
             for component in self.components:
                 self._launch(component)
+            self._wait_healthy(["api-server"])
+            # The API that tasks use is built at its first request, for 5 s. That is better spent here, while the
+            # other components boot, than in the first task.
+            self._send("GET", "/execution/health", None, {})
             self._wait_healthy(self.components)
         except BaseException:
             self.stop()
@@ -221,12 +237,11 @@ class LocalAirflow:
     def stop(self) -> None:
         """Kill every process of this Airflow, running tasks included, and remove its folder."""
         # Nothing here outlives the test, so nobody is asked to finish in good order: that takes up to 20 s.
-        for session in self._sessions:
+        for session in self.sessions:
             _kill_session(session)
         for process in self._processes.values():
             process.wait()
         self._processes.clear()
-        self._sessions.clear()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def start(self, component: Component) -> None:
@@ -260,7 +275,7 @@ class LocalAirflow:
         self.start(component)
 
     def _launch(self, component: Component) -> None:
-        command = [sys.executable, "-m", "airflow", component]
+        command = [sys.executable, "-m", "tests.airflow.launch", component]
         if component in ("scheduler", "triggerer"):
             command.append("--skip-serve-logs")  # its port is fixed, and the log files are on this machine
         with self._log_file(component).open("ab") as log:
@@ -275,13 +290,13 @@ class LocalAirflow:
                 preexec_fn=die_with_parent,
             )
         self._processes[component] = process
-        self._sessions.add(process.pid)
+        self.sessions.add(process.pid)
 
     def _wait_healthy(self, components: Collection[Component]) -> None:
         started = time.time()
         for _ in _until(BOOT_SECONDS):
-            for component in components:
-                if self._processes[component].poll() is not None:
+            for component, process in self._processes.items():
+                if process.poll() is not None:
                     raise AirflowStartError(f"{component} ended:\n{self.component_log(component)}")
             health = self._health()
             if all(_is_healthy(health, component) for component in components):
@@ -342,7 +357,7 @@ class LocalAirflow:
     def cli(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run ``airflow <arguments>`` in this installation; standard output and error are captured apart."""
         return subprocess.run(
-            [sys.executable, "-m", "airflow", *arguments],
+            [sys.executable, "-m", "tests.airflow.launch", *arguments],
             env=self.env,
             cwd=self.home,
             capture_output=True,
@@ -351,6 +366,51 @@ class LocalAirflow:
         )
 
     # --- DAGs and runs -------------------------------------------------------------------------------------
+
+    def add_connection(self, conn_id: str, connection: Mapping[str, Any]) -> None:
+        """Store a connection: ``conn_type`` and, as needed, ``host``, ``port``, ``login``, ``password``,
+        ``schema``, ``extra`` (a mapping). One of the same name is replaced.
+        """
+        body = dict(connection) | {"connection_id": conn_id}
+        if isinstance(body.get("extra"), Mapping):
+            body["extra"] = json.dumps(body["extra"])
+        try:
+            self.api("POST", "/connections", body)
+        except AirflowApiError as error:
+            if error.status != 409:
+                raise
+            self.api("PATCH", f"/connections/{_quote(conn_id)}", body)
+
+    def add_dag(self, dag_id: str, source: str) -> None:
+        """Write ``<dag_id>.py`` into the DAGs folder and wait until Airflow has parsed exactly this text.
+
+        Raises:
+            AssertionError: it does not import; the text has the import error.
+            TimeoutError: it does not define a DAG of that name, or is not parsed in time.
+        """
+        before = self._last_parse(dag_id)
+        file = self.dags_folder / f"{dag_id}.py"
+        unseen = file.with_suffix(".part")  # the processor must never read half a file
+        unseen.write_text(source)
+        unseen.replace(file)
+        for _ in _until(60.0):
+            last = self._last_parse(dag_id)
+            if last.error is not None and last.error != before.error:
+                raise AssertionError(f"{file.name}:\n{self.import_errors()[file.name]}")
+            if last.success is not None and last.success != before.success:
+                return
+        raise TimeoutError(f"{file.name} is not parsed\n{self.component_log('dag-processor')}")
+
+    def _last_parse(self, dag_id: str) -> _LastParse:
+        try:
+            success = self.api("GET", f"/dags/{_quote(dag_id)}")["last_parsed_time"]
+        except AirflowApiError as error:
+            if error.status != 404:
+                raise
+            success = None
+        errors = self.api("GET", "/importErrors")["import_errors"]
+        times = {error["filename"]: error["timestamp"] for error in errors}
+        return _LastParse(success, times.get(f"{dag_id}.py"))
 
     def wait_parsed(self, dag_id: str, timeout: float = 60.0) -> None:
         """Wait until a DAG can be triggered.
