@@ -1,4 +1,4 @@
-"""Pytest fixtures with a real Airflow. Use them by ``pytest_plugins`` or by importing the fixture's name."""
+"""Pytest fixtures with a real Airflow; nothing starts before a test asks for it."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ class LocalAirflow:
         self.sessions.add(process.pid)
 
     def _wait_healthy(self, components: Collection[Component]) -> None:
-        started = time.time()
+        started = time.monotonic()
         for _ in _until(BOOT_SECONDS):
             for component, process in self._processes.items():
                 if process.poll() is not None:
@@ -303,7 +303,9 @@ class LocalAirflow:
                 return
         late = [component for component in components if not _is_healthy(self._health(), component)]
         logs = "\n".join(f"--- {component}\n{self.component_log(component)}" for component in late)
-        raise AirflowStartError(f"not healthy {time.time() - started:.0f} s after the start: {late}\n{logs}")
+        raise AirflowStartError(
+            f"not healthy {time.monotonic() - started:.0f} s after the start: {late}\n{logs}"
+        )
 
     def _health(self) -> Mapping[str, Any]:
         try:

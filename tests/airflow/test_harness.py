@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lib.processes import session_members
-from tests.airflow.fixtures import airflow_env
 from tests.airflow.harness import AirflowApiError, AirflowStartError, LocalAirflow
-
-__all__ = ["airflow_env"]  # a fixture is used by its name
 
 pytestmark = pytest.mark.airflow
 
