@@ -12,7 +12,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
@@ -231,6 +231,7 @@ class Server:
         body: Iterable[bytes] | None = None,
         timeout: float | None = None,
         pinned: int | None = None,
+        before_send: Callable[[], None] | None = None,
     ) -> OnceReply:
         """Send a statement that changes something, exactly once.
 
@@ -239,6 +240,8 @@ class Server:
             the exception goes through.
         :param timeout: how many seconds the server may be silent; ``read_timeout`` by default.
         :param pinned: index of the one host to use; else the first that accepts a connection.
+        :param before_send: called when the connection stands, immediately before the first byte. If it
+            raises, nothing is sent.
         :raises ConnectFailed: nothing was sent.
         :raises ServerError: ClickHouse answered with an error. Whether the statement has had an effect
             depends on the error.
@@ -249,9 +252,11 @@ class Server:
             parameters["query_id"] = query_id
         url = "/?" + self._parameters(parameters, _ONCE_SETTINGS, query=None if body is None else sql)
         connection = self._connect(pinned, timeout if timeout is not None else self._settings.read_timeout)
+        headers = {**self._headers(), "Connection": "close"}
         try:
+            if before_send is not None:
+                before_send()
             self._mutations += 1
-            headers = {**self._headers(), "Connection": "close"}
             if body is None:
                 return _send(connection, url, headers, sql.encode(), None)
             return _send(connection, url, headers, None, _Body(body))

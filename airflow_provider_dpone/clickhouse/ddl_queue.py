@@ -1,0 +1,256 @@
+"""The distributed-DDL queue: one statement in, once, and what became of it.
+
+The statement's token travels as the setting ``log_comment``. Comments in SQL don't arrive: the server
+stores the statement as it formats it anew, together with the settings that were changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from airflow_provider_dpone.clickhouse.errors import ConnectFailed, ReplyLost, ServerError, stopped
+from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS, next_sequence
+from airflow_provider_dpone.clickhouse.server import Server, Settings
+from airflow_provider_dpone.clickhouse.sql import (
+    SqlSyntaxError,
+    Token,
+    TokenKind,
+    identifier,
+    string,
+    tokens,
+    unquote,
+)
+from airflow_provider_dpone.publication.permit import Permit
+from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
+from airflow_provider_dpone.routes.ports import Reply
+
+TASK_TIMEOUT: Final = 5
+"""How many seconds the server waits for the replicas before it answers; afterwards we look ourselves."""
+
+_ANSWER_TIMEOUT: Final = 30.0
+_QUEUE_TIMEOUT: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An entry that a host has not finished, for people who ask why nothing moves.
+
+    :ivar since: when the entry was queued, seconds since the epoch on Keeper's clock.
+    :ivar ours: the entry carries a token of this provider.
+    """
+
+    entry: str
+    host: str | None
+    port: int | None
+    status: str | None
+    since: int
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """One look at the whole queue.
+
+    :ivar sequence: order of the read within this process.
+    :ivar rows: what carries the token.
+    :ivar newer_entries: how many entries are newer than the token's; ``None`` if it is not seen. The queue
+        forgets an entry after 1,000 newer ones.
+    :ivar unfinished: entries that some host has not finished, the token's own excepted.
+    """
+
+    sequence: int
+    rows: tuple[QueueRow, ...]
+    newer_entries: int | None
+    unfinished: tuple[Unfinished, ...]
+
+    @property
+    def ahead(self) -> tuple[Unfinished, ...]:
+        """The unfinished entries that come before the token's: a host works on them first."""
+        entry = min((row.entry for row in self.rows), default=None)
+        return tuple(u for u in self.unfinished if entry is not None and u.entry < entry)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlQueue:
+    """Sends to the queue and reads it; implements :class:`routes.ports.DdlQueue`.
+
+    :ivar task_timeout: seconds that the server waits for the replicas.
+    """
+
+    server: Server
+    task_timeout: int = TASK_TIMEOUT
+
+    def __post_init__(self) -> None:
+        if self.task_timeout < 1:
+            # 0 would answer without any status, a negative value would wait for ever.
+            raise ValueError("the task timeout is at least one second")
+
+    def send(self, permit: Permit, statement: Statement, token: str) -> Reply:
+        """Send ``statement`` once; see :meth:`routes.ports.DdlQueue.send`.
+
+        The permit is used when the connection stands, immediately before the first byte.
+
+        :raises Stopped: no connection; the permit is not used and nothing was sent.
+        """
+        sql = render(statement)
+        settings: Settings = {
+            "log_comment": token,
+            "distributed_ddl_output_mode": "throw",
+            "distributed_ddl_task_timeout": self.task_timeout,
+            "skip_unavailable_shards": 0,
+        }
+        try:
+            self.server.once(
+                sql,
+                settings=settings,
+                query_id=f"{token}:send",
+                timeout=self.task_timeout + _ANSWER_TIMEOUT,
+                before_send=lambda: permit.use(token),
+            )
+        except ServerError as error:
+            return Reply(answered=True, exception_code=error.code, name=error.name)
+        except ReplyLost:
+            return Reply(answered=False, exception_code=None)
+        except ConnectFailed as error:
+            raise stopped(error, "Sending the statement") from None
+        except Exception:
+            if not permit.used:
+                raise
+            # Once the permit is used, the queue and the tables decide, whatever went wrong here.
+            return Reply(answered=False, exception_code=None)
+        return Reply(answered=True, exception_code=0)
+
+    def read(self, token: str) -> tuple[int, tuple[QueueRow, ...]]:
+        """Return the rows that carry ``token``; see :meth:`routes.ports.DdlQueue.read`."""
+        report = self.report(token)
+        return report.sequence, report.rows
+
+    def report(self, token: str) -> QueueReport:
+        """Look at the queue once: the token's rows, and what stands before and behind them.
+
+        It costs the server a pass over all entries in Keeper, so it is not for tight loops. The cluster's
+        name is no condition: an entry of another cluster under our token must be seen.
+
+        :raises Stopped: the queue can't be read.
+        """
+        ours = f"settings['log_comment'] = {string(token)}"
+        sql = (
+            "SELECT groupArrayIf(tuple(entry, query, settings['log_comment'], host, port, toString(status), "
+            f"exception_code, exception_text), {ours}) AS rows, "
+            f"groupUniqArray(entry) AS entries, "
+            "groupArrayIf(tuple(entry, host, port, toString(status), toUnixTimestamp(query_create_time), "
+            f"startsWith(settings['log_comment'], 'dpone1:')), "
+            f"NOT ({ours}) AND (status IS NULL OR toString(status) != 'Finished')) AS unfinished "
+            "FROM system.distributed_ddl_queue"
+        )
+        sequence = next_sequence()
+        try:
+            reply = self.server.read(sql, settings=READ_SETTINGS, timeout=_QUEUE_TIMEOUT)
+        except (ServerError, ConnectFailed, ReplyLost) as error:
+            raise stopped(error, "Reading the distributed-DDL queue") from None
+        found, entries, unfinished = (_list(value) for value in reply.rows[0])
+        rows = tuple(_row(*_list(row)) for row in found)
+        entry = max((row.entry for row in rows), default=None)
+        return QueueReport(
+            sequence=sequence,
+            rows=rows,
+            newer_entries=None if entry is None else sum(str(other) > entry for other in entries),
+            unfinished=tuple(sorted((_unfinished(*_list(row)) for row in unfinished), key=lambda u: u.entry)),
+        )
+
+
+_TEMPLATES: Final[Mapping[type[Statement], str]] = {
+    Exchange: "EXCHANGE TABLES {database} . {target} AND {database} . {candidate} ON CLUSTER {cluster}",
+    Rename: "RENAME TABLE {database} . {source} TO {database} . {target} ON CLUSTER {cluster}",
+    # Without SYNC: that would hold the host's queue until the data is gone.
+    Drop: "DROP TABLE IF EXISTS {database} . {table} ON CLUSTER {cluster}",
+}
+"""The statements word by word, as the server writes them; a name that stands twice must be the same twice."""
+
+
+def render(statement: Statement) -> str:
+    """Return the SQL of a statement."""
+    names = {name: identifier(value) for name, value in asdict(statement).items()}
+    return _TEMPLATES[type(statement)].format(**names).replace(" . ", ".")
+
+
+def parse_statement(query: str) -> Statement | None:
+    """Read a queue entry's text back; ``None`` if it is not one of our three statements, word by word."""
+    try:
+        found = [token for token in tokens(query) if token.kind is not TokenKind.COMMENT]
+    except SqlSyntaxError:
+        return None
+    for kind, template in _TEMPLATES.items():
+        if (names := _match(template.split(), found)) is not None:
+            return kind(**names)
+    return None
+
+
+def _match(template: Sequence[str], found: Sequence[Token]) -> dict[str, str] | None:
+    if len(template) != len(found):
+        return None
+    names: dict[str, str] = {}
+    for expected, token in zip(template, found, strict=True):
+        if expected.startswith("{"):
+            if token.kind not in (TokenKind.WORD, TokenKind.IDENTIFIER):
+                return None
+            value = unquote(token.text)
+            if names.setdefault(expected.strip("{}"), value) != value:
+                return None
+        elif not (token.is_word(expected) or token.is_symbol(expected)):
+            return None
+    return names
+
+
+def _row(
+    entry: object,
+    query: object,
+    token: object,
+    host: object,
+    port: object,
+    status: object,
+    exception_code: object,
+    exception_text: object,
+) -> QueueRow:
+    return QueueRow(
+        entry=str(entry),
+        query=str(query),
+        statement=parse_statement(str(query)),
+        token=str(token),
+        host=_text(host),
+        port=_number(port),
+        status=_text(status),
+        exception_code=_number(exception_code),
+        exception_text=_text(exception_text),
+    )
+
+
+def _unfinished(
+    entry: object, host: object, port: object, status: object, since: object, ours: object
+) -> Unfinished:
+    return Unfinished(
+        entry=str(entry),
+        host=_text(host),
+        port=_number(port),
+        status=_text(status),
+        since=_number(since) or 0,
+        ours=bool(ours),
+    )
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError("the server answered in another form than asked for")
+    return value
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _number(value: object) -> int | None:
+    """NULL stays ``None``: it means that nothing is known, never zero."""
+    return None if value is None else int(str(value))
