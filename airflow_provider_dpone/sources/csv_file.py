@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.base import CHUNK_BYTES, SourceColumn, StreamLoad
 
 _BOM: Final = b"\xef\xbb\xbf"
+_QUOTED: Final = re.compile(rb'"[^"]*"')
 _MAX_HEADER_BYTES: Final = 4 * 1024 * 1024
 
 Open = Callable[[], AbstractContextManager[BinaryIO]]
@@ -74,27 +76,30 @@ class RecordCounter:
 
     def __init__(self, delimiter: bytes = b",") -> None:
         """Start in front of the first record."""
-        self._before_opening = frozenset((delimiter, b"\n", b'"'))
-        self._after_closing = frozenset((delimiter, b"\n", b"\r"))
+        around = re.escape(delimiter)
+        self._stray = re.compile(rb'[^"\n%b]"|"[^"\r\n%b]' % (around, around))
         self._quoted = False
         self._certain = True
-        self._last = b"\n"  # the byte before the current one, outside of quotes
+        self._last = b"\n"  # the byte in front of the next one, where that is outside of quotes
         self._line_ends = 0
 
     def feed(self, data: bytes) -> None:
         """Go over the next bytes of the body."""
-        parts = data.split(b'"')
-        for at, part in enumerate(parts):
-            if not self._quoted and part:
-                if self._last == b'"' and part[:1] not in self._after_closing:
-                    self._certain = False
-                self._line_ends += part.count(b"\n")
-                self._last = part[-1:]
-            if at + 1 < len(parts):
-                if not self._quoted and self._last not in self._before_opening:
-                    self._certain = False
-                self._quoted = not self._quoted
-                self._last = b'"'
+        if self._quoted:
+            inside, quote, data = data.partition(b'"')
+            if not quote:
+                return
+            self._quoted, self._last = False, b'"'
+        if data.count(b'"') % 2:
+            data, _, _ = data.rpartition(b'"')
+            self._quoted = True
+        # A doubled quote inside quotes reads here as the end of one field and the start of another.
+        outside = _QUOTED.sub(b'"', data) if b'"' in data else data
+        self._line_ends += outside.count(b"\n")
+        seen = self._last + outside + (b'"' if self._quoted else b"")
+        if b'"' in seen and self._stray.search(seen):
+            self._certain = False
+        self._last = seen[-1:]
 
     @property
     def open_quote(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Set
 from contextlib import closing
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -19,7 +19,8 @@ def stream(opened: Open) -> StreamLoad:
     """Return the load of a file of JSON lines. The first object's keys are the columns.
 
     Every later object must have exactly these keys, in any order: an absent one would become NULL in
-    silence. Lines go to the server as they are, so numbers keep every digit.
+    silence. A key that stands twice is refused by the server. Lines go there as they are, so numbers keep
+    every digit.
 
     :raises Stopped: ``BAD_INPUT``: there is no object, or the first line is none.
     """
@@ -30,14 +31,12 @@ def stream(opened: Open) -> StreamLoad:
     def chunks() -> Iterator[bytes]:
         nonlocal total
         total = 0
-        seen_order = names
         waiting: list[bytes] = []
         size = 0
         for number, line in _lines(opened):
-            keys = _keys(line, number)
-            if keys != seen_order:
-                _check_keys(keys, expected, number)
-                seen_order = keys
+            keys = _object(line, number).keys()
+            if keys != expected:
+                raise _other_keys(keys, expected, number)
             total += 1
             waiting.append(line)
             size += len(line) + 1
@@ -53,11 +52,10 @@ def stream(opened: Open) -> StreamLoad:
 def _first_keys(opened: Open) -> tuple[str, ...]:
     with closing(_lines(opened)) as lines:
         for number, line in lines:
-            keys = _keys(line, number)
-            if not keys:
+            names = tuple(_object(line, number))
+            if not names:
                 raise Stopped(Stop(Code.BAD_INPUT, "The file's first object has no key."))
-            _check_keys(keys, frozenset(keys), number)
-            return keys
+            return names
     raise Stopped(
         Stop(
             Code.BAD_INPUT, "The file holds no JSON object, so it has no columns. An empty file says nothing."
@@ -90,47 +88,28 @@ def _split(file: BinaryIO) -> Iterator[bytes]:
     yield b"".join(rest)
 
 
-class _NotJson(ValueError):
-    """A spelling that only some JSON readers accept."""
-
-
 def _refuse_constant(_: str) -> NoReturn:
-    raise _NotJson
+    raise ValueError("NaN and Infinity are not JSON")
 
 
-def _key_order(pairs: list[tuple[str, Any]]) -> tuple[str, ...]:
-    return tuple(key for key, _ in pairs)
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_key_order,
-    # Numbers are only looked at here, so they need no value; the server reads their text.
-    parse_int=lambda _: 0,
-    parse_float=lambda _: 0.0,
-    parse_constant=_refuse_constant,
-)
-
-
-def _keys(line: bytes, number: int) -> tuple[str, ...]:
+def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        keys = _DECODER.decode(line.decode())
+        found = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
         raise _value_refused(f"Line {number} is not one JSON object in UTF-8.") from None
-    # The hook turns every object into a tuple; nothing else becomes one.
-    if not isinstance(keys, tuple):
+    if not isinstance(found, dict):
         raise _value_refused(f"Line {number} is not a JSON object.")
-    return keys
+    return found
 
 
-def _check_keys(keys: tuple[str, ...], expected: frozenset[str], number: int) -> None:
-    found = frozenset(keys)
+def _other_keys(found: Set[str], expected: Set[str], number: int) -> Stopped:
     if missing := sorted(expected - found):
-        raise _value_refused(f"Line {number} lacks column {missing[0]!r}, which the first object has.")
-    if extra := sorted(found - expected):
-        raise _value_refused(f"Line {number} has column {extra[0]!r}, which the first object lacks.")
-    if len(found) < len(keys):
-        doubled = next(key for key in keys if keys.count(key) > 1)
-        raise _value_refused(f"Line {number} has column {doubled!r} twice.")
+        return _value_refused(f"Line {number} lacks column {missing[0]!r}, which the first object has.")
+    extra = sorted(found - expected)
+    return _value_refused(f"Line {number} has column {extra[0]!r}, which the first object lacks.")
 
 
 def _value_refused(message: str) -> Stopped:
