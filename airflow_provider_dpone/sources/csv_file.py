@@ -86,7 +86,7 @@ class RecordCounter:
     def feed(self, data: bytes) -> None:
         """Go over the next bytes of the body."""
         if self._quoted:
-            inside, quote, data = data.partition(b'"')
+            _, quote, data = data.partition(b'"')
             if not quote:
                 return
             self._quoted, self._last = False, b'"'
