@@ -1,0 +1,146 @@
+"""Where the parts are put together: from an Airflow connection to the ports that the routes drive."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_provider_dpone import options
+from airflow_provider_dpone.clickhouse.authority import Authority
+from airflow_provider_dpone.clickhouse.catalog import Catalog
+from airflow_provider_dpone.clickhouse.control_table import ControlTable
+from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
+from airflow_provider_dpone.clickhouse.server import Server
+from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
+from airflow_provider_dpone.evidence.location import evidence_root
+from airflow_provider_dpone.evidence.store import EvidenceStore
+from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh import Site, Waits
+from airflow_provider_dpone.routes.ports import Log, Ports, Target
+from airflow_provider_dpone.sources import Source
+from airflow_provider_dpone.values import ClusterRefresh
+
+
+class SystemClock:
+    """Time of this machine."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+class SystemRandom:
+    """Randomness that nobody can foresee."""
+
+    def hex(self, bits: int) -> str:
+        """Return ``bits`` random bits as hex digits."""
+        return secrets.token_hex(bits // 8)
+
+    def uuid(self) -> str:
+        """Return a random UUID."""
+        return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The ports of one task, on one connection."""
+
+    server: Server
+    ports: Ports
+    site: Site
+
+    def staging(self, refresh: ClusterRefresh, source: Source, load_seconds: float) -> ClusterStaging:
+        """Return the adapter that builds and loads candidates.
+
+        :param load_seconds: how long a server may be silent during a load.
+        """
+        return ClusterStaging(
+            self.server,
+            self.site.target,
+            refresh,
+            source,
+            self.ports.log,
+            limits=Limits(load=load_seconds),
+        )
+
+
+@contextmanager
+def connect(
+    refresh: ClusterRefresh, *, writer: str, about: Mapping[str, Json], log: Log
+) -> Iterator[Connected]:
+    """Put the ports together for one target. Nothing is sent yet; idle connections are closed at the end.
+
+    :param writer: names this execution in the evidence.
+    :param about: what the evidence says about it, for people.
+    :raises Stopped: ``BAD_INPUT``: the connection or an option can't be used.
+    """
+    target = Target(refresh.cluster, refresh.database, refresh.table)
+    try:
+        root = evidence_root()
+        control = control_table()
+        server = DponeClickHouseHook(refresh.clickhouse_conn_id).get_conn()
+    except ValueError as error:
+        raise Stopped(Stop(Code.BAD_INPUT, f"{str(error)[:1].upper()}{str(error)[1:]}.")) from None
+    try:
+        yield Connected(
+            server,
+            Ports(
+                catalog=Catalog(
+                    server, target, control, internal_replication=refresh.replication_mode == "internal"
+                ),
+                authority=Authority(server, target.cluster, control),
+                queue=DdlQueue(server),
+                evidence=EvidenceStore(root, cluster=refresh.cluster, writer=writer, about=about),
+                clock=SystemClock(),
+                random=SystemRandom(),
+                log=log,
+            ),
+            Site(target, user=server.user, control_structure=control.structure),
+        )
+    finally:
+        server.close()
+
+
+def control_table() -> ControlTable:
+    """Return the control table that the options name.
+
+    :raises ValueError: a name can't be one.
+    """
+    return ControlTable(options.text(options.CONTROL_DATABASE), options.text(options.CONTROL_TABLE))
+
+
+def waits(*, publish: timedelta | None = None, busy: timedelta | None = timedelta(0)) -> Waits:
+    """Return how long things may take, from the options where the task says nothing.
+
+    :param busy: ``None``: as the option says; zero: don't wait.
+    :raises ValueError: an option makes no sense.
+    """
+    return Waits(
+        ready=options.seconds(options.READY_TIMEOUT),
+        publish=_or_option(publish, options.PUBLISH_TIMEOUT),
+        cleanup=options.seconds(options.CLEANUP_TIMEOUT),
+        busy=_or_option(busy, options.BUSY_TIMEOUT),
+    )
+
+
+def load_seconds(given: timedelta | None) -> float:
+    """Return how long a server may be silent during a load.
+
+    :raises ValueError: the option makes no sense.
+    """
+    return _or_option(given, options.LOAD_TIMEOUT)
+
+
+def _or_option(given: timedelta | None, option: options.Option) -> float:
+    return options.seconds(option) if given is None else given.total_seconds()

@@ -1,0 +1,1 @@
+"""The durable trail of publications: what was meant, before it was done."""
