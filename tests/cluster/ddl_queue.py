@@ -182,14 +182,16 @@ class DDLQueue:
 
     async def rows(self) -> list[QueueRow]:
         """What system.distributed_ddl_queue shows."""
-        rows: list[QueueRow] = []
-        for name in await self.names():
-            try:
-                rows += await self._rows_of(name)
-            except MissingNodeError:
-                # The entry went away while it was read: the table skips it, too.
-                self._entries.pop(name, None)
-        return list(self._overridden(rows))
+        groups = await asyncio.gather(*(self._rows_unless_removed(name) for name in await self.names()))
+        return list(self._overridden([row for group in groups for row in group]))
+
+    async def _rows_unless_removed(self, name: str) -> list[QueueRow]:
+        try:
+            return await self._rows_of(name)
+        except MissingNodeError:
+            # The entry went away while it was read: the table skips it, too.
+            self._entries.pop(name, None)
+            return []
 
     def _overridden(self, rows: list[QueueRow]) -> Iterator[QueueRow]:
         for row in rows:

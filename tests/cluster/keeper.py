@@ -59,6 +59,17 @@ class Keeper:
         await asyncio.to_thread(self._client.stop)
         await asyncio.to_thread(self._client.close)
 
+    @property
+    def _connected_client(self) -> Any:
+        """The client, if it has a connection. Without one it would keep requests back and send them much later.
+
+        Raises:
+            KeeperError: it has none.
+        """
+        if not self._client.connected:
+            raise KeeperError("no connection")
+        return self._client
+
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
         """Names of the children, sorted. `watch` is called once, in the event loop, at the next change."""
         callback = None
@@ -69,38 +80,38 @@ class Keeper:
             def callback(_event: object) -> None:
                 loop.call_soon_threadsafe(notify)
 
-        children: list[str] = await _settled(self._client.get_children_async(path, watch=callback))
+        children: list[str] = await _settled(self._connected_client.get_children_async(path, watch=callback))
         return sorted(children)
 
     async def get(self, path: str) -> Znode:
         """Read a znode."""
-        content, stat = await _settled(self._client.get_async(path))
+        content, stat = await _settled(self._connected_client.get_async(path))
         return Znode(content.decode(), stat.ctime)
 
     async def exists(self, path: str) -> bool:
         """Whether there is such a znode."""
-        return await _settled(self._client.exists_async(path)) is not None
+        return await _settled(self._connected_client.exists_async(path)) is not None
 
     async def create(
         self, path: str, text: str = "", *, sequence: bool = False, ephemeral: bool = False
     ) -> str:
         """Create a znode; returns its path, which ends in a number if `sequence` is set."""
         created: str = await _settled(
-            self._client.create_async(path, text.encode(), sequence=sequence, ephemeral=ephemeral)
+            self._connected_client.create_async(path, text.encode(), sequence=sequence, ephemeral=ephemeral)
         )
         return created
 
     async def ensure_path(self, path: str) -> None:
         """Create an empty znode and its parents, unless they exist."""
-        await _settled(self._client.ensure_path_async(path))
+        await _settled(self._connected_client.ensure_path_async(path))
 
     async def delete(self, path: str, *, recursive: bool = False) -> None:
         """Delete a znode, if there is one."""
         try:
             if recursive:
-                await asyncio.to_thread(self._client.delete, path, recursive=True)
+                await asyncio.to_thread(self._connected_client.delete, path, recursive=True)
             else:
-                await _settled(self._client.delete_async(path))
+                await _settled(self._connected_client.delete_async(path))
         except (NoNodeError, MissingNodeError):
             return
         except KazooException as error:
@@ -108,7 +119,7 @@ class Keeper:
 
     async def replace(self, old_path: str, new_path: str, text: str) -> None:
         """Delete one znode and create another, both or neither."""
-        transaction = self._client.transaction()
+        transaction = self._connected_client.transaction()
         transaction.delete(old_path)
         transaction.create(new_path, text.encode())
         for outcome in await _settled(transaction.commit_async()):

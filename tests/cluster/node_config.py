@@ -71,7 +71,8 @@ def write_node_folder(folder: Path, spec: ClusterSpec, node: int, ports: dict[in
 
 def _embedded_config(folder: Path, node: int, interserver_port: int) -> str:
     # Embedded servers all have the same (empty) server UUID and would kill each other's Keeper session, were the
-    # session paths not apart. The two postponements keep a failed fetch from waiting a minute for its next attempt.
+    # session paths not apart. The merge_tree settings only shorten waits: for the next attempt after a failed fetch,
+    # and for tables to find their way back after Keeper was gone.
     return f"""<clickhouse>
     <logger>
         <level>information</level>
@@ -86,6 +87,7 @@ def _embedded_config(folder: Path, node: int, interserver_port: int) -> str:
         <sessions_path>/clickhouse/sessions/n{node}</sessions_path>
     </zookeeper>
     <merge_tree>
+        <zookeeper_session_expiration_check_period>1</zookeeper_session_expiration_check_period>
         <max_postpone_time_for_failed_replicated_fetches_ms>500</max_postpone_time_for_failed_replicated_fetches_ms>
         <max_postpone_time_for_failed_replicated_tasks_ms>500</max_postpone_time_for_failed_replicated_tasks_ms>
     </merge_tree>

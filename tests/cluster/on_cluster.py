@@ -156,11 +156,12 @@ class Initiator:
             caller,
         )
         changed: dict[str, str] = {row["name"]: row["value"] for row in rows}
+        # `database` counts as a setting in an embedded server only.
         ours = {"output_format_json_quote_64bit_integers", "log_queries"} - set(caller.parameters)
         return {
             name: value
             for name, value in changed.items()
-            if name not in ours and self.baseline.get(name) != value
+            if name not in ours | {"database"} and self.baseline.get(name) != value
         }
 
     async def _hosts(self, cluster: str) -> tuple[Endpoint, ...]:

@@ -172,9 +172,9 @@ class Supervisor:
         """Take everything down, servers first, and remove the folder."""
         for worker in self._workers.values():
             await worker.stop()
+        await self._keeper.close()
         # Nothing of them is kept, so there is nothing to shut down in order.
         await asyncio.gather(*(process.kill() for process in (*self._nodes.values(), self._zookeeper)))
-        await self._keeper.close()
         self._faults.clear()
         for runner in self._runners:
             await runner.cleanup()
@@ -191,7 +191,9 @@ class Supervisor:
 
     # --- The control port ----------------------------------------------------------------
 
-    async def _serve_queue(self, _request: web.Request) -> web.Response:
+    async def _serve_queue(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "HEAD":  # ClickHouse asks for the size first; it does without
+            return web.StreamResponse()
         rows = await self._queue.rows()
         return web.Response(text="".join(f"{json.dumps(row)}\n" for row in rows))
 
