@@ -162,19 +162,20 @@ _SCALAR_TEXT_FORMATS: Final = frozenset(
         "TabSeparatedWithNames",
         "TSV",
         "TSVWithNames",
-        "JSONEachRow",
     )
 )
-_NESTED_TEXT_FORMATS: Final = frozenset(("JSONCompactEachRow", "JSONCompactEachRowWithNames"))
+_NESTED_TEXT_FORMATS: Final = frozenset(("JSONCompactEachRow", "JSONCompactEachRowWithNames", "JSONEachRow"))
 _TYPED_FORMATS: Final = frozenset(("Arrow", "ArrowStream", "Parquet", "Native", "RowBinary"))
 
 
 def text_carrier(target_type: str, format_name: str) -> str:
     """The type with which a column of a text format is read so that nothing is lost before the check.
 
-    Raises :class:`InexactTypeError` for a type that has no exact text here, and for nested types outside of
-    ``JSONCompactEachRow``: CSV has no spelling for them, and in ``JSONEachRow`` an absent key would become an
-    empty array. Raises ``ValueError`` for a format that is not known or has its own types (see
+    In ``JSONEachRow`` the server reads an absent key as an empty array, map or tuple: whoever sends such a body
+    has to see to it that every object has every key.
+
+    Raises :class:`InexactTypeError` for a type that has no exact text here, as nested ones in CSV. Raises
+    ``ValueError`` for a format that is not known or has its own types (see
     ``column_types.arrow_carrier``).
     """
     if format_name in _TYPED_FORMATS:
