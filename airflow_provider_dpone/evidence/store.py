@@ -146,12 +146,12 @@ class EvidenceStore:
         try:
             # A listing that was kept from before would hide what another worker has written since.
             folder.fs.invalidate_cache(folder.path)
-            names = sorted(path.name for path in folder.iterdir())
+            found = folder.fs.ls(folder.path, detail=False)
         except FileNotFoundError:
             return
         except Exception as error:  # noqa: BLE001 - every storage has its own exceptions
             raise _unavailable(f"listing ended with {type(error).__name__}") from None
-        yield from names
+        yield from sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def _bytes(self, path: ObjectStoragePath) -> bytes:
         try:
