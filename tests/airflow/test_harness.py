@@ -129,7 +129,7 @@ def test_refused_request(airflow_env: LocalAirflow) -> None:
 
 def test_command_line(airflow_env: LocalAirflow) -> None:
     done = airflow_env.cli("config", "get-value", "core", "executor")
-    assert (done.returncode, done.stdout.strip()) == (0, "LocalExecutor")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LocalExecutor")
 
 
 def test_failed_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

@@ -79,13 +79,17 @@ def test_zookeeper_that_does_not_run_is_refused(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / ".cache" / "zookeeper.json").exists()
 
 
-def test_note_about_zookeeper_is_renewed_when_its_files_are_gone(tmp_path: Path) -> None:
+def test_note_about_zookeeper_is_renewed_when_its_files_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    this_machines = ZooKeeper(**json.loads((CHECKOUT / ".cache" / "zookeeper.json").read_text()))
+    monkeypatch.setattr(bootstrap, "system_zookeeper", lambda: this_machines)
     note = tmp_path / ".cache" / "zookeeper.json"
     note.parent.mkdir()
     note.write_text(json.dumps({"java": str(tmp_path / "gone"), "classpath": str(tmp_path / "gone.jar")}))
     provide_zookeeper(tmp_path)
-    found = ZooKeeper(**json.loads(note.read_text()))
-    assert found.works()
+    assert ZooKeeper(**json.loads(note.read_text())) == this_machines
+    assert this_machines.works()
 
 
 def test_second_setup_has_nothing_to_do() -> None:
