@@ -92,7 +92,13 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path 
     """
     try:
         done = subprocess.run(
-            command, env=env, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            env=env,
+            cwd=cwd,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
     except OSError as error:
         raise SetupError(f"cannot run {command[0]}: {error}") from error
