@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
@@ -47,6 +48,7 @@ from airflow_provider_dpone.clickhouse.table_definition import (
 from airflow_provider_dpone.values import TableStructure
 
 __all__ = [
+    "CREATE_SETTINGS",
     "ClauseDifference",
     "ColumnDefinition",
     "DefinitionError",
@@ -70,6 +72,25 @@ __all__ = [
 
 DEFAULT_KEEPER_PATH: Final = "/clickhouse/tables/{uuid}/{shard}"
 DEFAULT_REPLICA: Final = "{replica}"
+CREATE_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "flatten_nested": "0",
+        "data_type_default_nullable": "0",
+        "allow_suspicious_low_cardinality_types": "1",
+        "allow_suspicious_fixed_string_types": "1",
+        "allow_suspicious_variant_types": "1",
+        "allow_suspicious_codecs": "1",
+        "allow_suspicious_indices": "1",
+        "allow_suspicious_primary_key": "1",
+        "allow_suspicious_ttl_expressions": "1",
+    }
+)
+"""Settings for the statement of :func:`build_candidate`.
+
+A profile must not change what the definition says, and what the live table was allowed to be its candidate
+is too. An author's structure meets the server's own judgement in :func:`describe_columns`, without them.
+"""
+
 _PLACEHOLDER: Final = "dpone_candidate"
 
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from airflow_provider_dpone.clickhouse.create_table import (
+    CREATE_SETTINGS,
     TableDefinition,
     TableMark,
     admit_engine,
@@ -67,7 +68,9 @@ def built(cluster: LocalCluster, database: str, definition: TableDefinition, nam
     """Create a candidate on every replica and return its UUID."""
     uuid = str(uuid4())
     cluster.execute(
-        build_candidate(definition, database=database, name=name, uuid=uuid, cluster=CLUSTER_NAME, mark=MARK)
+        build_candidate(definition, database=database, name=name, uuid=uuid, cluster=CLUSTER_NAME, mark=MARK),
+        # What a profile may hold.
+        settings={"data_type_default_nullable": "1", **CREATE_SETTINGS},
     )
     return uuid
 
@@ -108,6 +111,25 @@ def test_a_candidate_of_a_live_table_equals_it_on_every_replica(
     assert [row["active"] for row in paths] == [2, 2]
     assert uuid in paths[0]["path"]
     assert paths[0]["path"] != paths[1]["path"]
+
+
+def test_what_a_live_table_was_allowed_to_be_its_candidate_is_too(
+    cluster: LocalCluster, database: str
+) -> None:
+    cluster.execute(
+        f"CREATE TABLE {qualified(database, 't')} ON CLUSTER {CLUSTER_NAME} (n Nested(x UInt8, y String), "
+        "a LowCardinality(UInt8), f FixedString(300), c UInt8 CODEC(Delta, Delta)) "
+        "ENGINE = ReplicatedMergeTree ORDER BY tuple()",
+        settings={
+            "flatten_nested": 0,
+            "allow_suspicious_low_cardinality_types": 1,
+            "allow_suspicious_fixed_string_types": 1,
+            "allow_suspicious_codecs": 1,
+        },
+    )
+    target = shown(cluster, database, "t")
+    built(cluster, database, target, "c")
+    assert differences(target, shown(cluster, database, "c")) == ()
 
 
 def test_digests_do_not_change_when_the_tables_exchange_their_names(
