@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_dpone.clickhouse.column_types import arrow_carrier
 from airflow_provider_dpone.clickhouse.exact import (
     Load,
     LoadColumn,
@@ -358,6 +363,62 @@ def test_text_in_another_form_is_refused_by_column(server: Server, text: str, ta
     with pytest.raises(ServerError) as refusal:
         server.load(load, json.dumps({"x": text}).encode())
     assert misfit_column(str(refusal.value)) == "x"
+
+
+ARROW = [
+    # Arrow's type, value, the table's type, what is stored (None: refused by column)
+    (pa.int64(), 255, "UInt8", 255),
+    (pa.int64(), 300, "UInt8", None),
+    (pa.int64(), None, "UInt8", None),
+    (pa.uint64(), 2**64 - 1, "UInt64", str(2**64 - 1)),
+    (pa.uint64(), 2**64 - 1, "Int64", None),
+    (pa.float16(), 1.5, "Float32", 1.5),
+    (pa.float64(), 0.1, "Float32", None),
+    (pa.bool_(), True, "Bool", True),
+    (pa.decimal128(20, 3), Decimal("1.230"), "Decimal(10, 2)", "1.23"),
+    (pa.decimal128(20, 3), Decimal("1.234"), "Decimal(10, 2)", None),
+    (pa.decimal256(60, 2), Decimal("1.23"), "Decimal(10, 2)", "1.23"),
+    (pa.date32(), date(2000, 1, 1), "Date", "2000-01-01"),
+    (pa.date32(), date(1950, 1, 1), "Date", None),
+    (
+        pa.timestamp("us"),
+        datetime(2000, 1, 1, 0, 0, 0, 5),
+        "DateTime64(6, 'UTC')",
+        "2000-01-01 00:00:00.000005",
+    ),
+    (pa.timestamp("us"), datetime(2000, 1, 1, 0, 0, 0, 5), "DateTime64(3, 'UTC')", None),
+    (
+        pa.timestamp("s", tz="Europe/Berlin"),
+        datetime(2024, 6, 1, 10, tzinfo=UTC),
+        UTC0,
+        "2024-06-01 10:00:00",
+    ),
+    (pa.large_string(), "\0 é", "String", "\0 é"),
+    (pa.binary(4), b"abcd", "FixedString(4)", "abcd"),
+    (pa.dictionary(pa.int32(), pa.string()), "a", "LowCardinality(String)", "a"),
+    (pa.list_(pa.int64()), [1, None], "Array(Nullable(UInt8))", [1, None]),
+    (pa.list_(pa.int64()), [1, 300], "Array(UInt8)", None),
+]
+
+
+@pytest.mark.parametrize(("arrow_type", "value", "target", "stored"), ARROW)
+def test_arrow_values_are_stored_exactly_or_refused_by_column(
+    server: Server, arrow_type: pa.DataType, value: object, target: str, stored: object
+) -> None:
+    table = server.table(f"x {target}")
+    rows = pa.table({"x": pa.array([value], arrow_type)})
+    body = io.BytesIO()
+    with pa.ipc.new_stream(body, rows.schema) as writer:
+        writer.write_table(rows)
+    carrier = arrow_carrier(str(arrow_type))
+    assert carrier is not None
+    load = insert_from_input(server.database, "t", [LoadColumn("x", carrier, target)], "ArrowStream")
+    if stored is None:
+        with pytest.raises(ServerError, match="does not fit column `x`"):
+            server.load(load, body.getvalue())
+    else:
+        server.load(load, body.getvalue())
+        assert server.rows(f"SELECT x FROM {table}") == [[stored]]
 
 
 @pytest.mark.parametrize(
