@@ -7,10 +7,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from airflow_provider_dpone import options
+from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.clickhouse.authority import Authority
 from airflow_provider_dpone.clickhouse.catalog import Catalog
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
@@ -21,8 +22,10 @@ from airflow_provider_dpone.evidence.location import evidence_root
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.stop import Stopped
 from airflow_provider_dpone.routes.cluster_refresh import Site, Waits
+from airflow_provider_dpone.routes.cluster_refresh.preflight import Finding, Preflight
+from airflow_provider_dpone.routes.cluster_refresh.preflight import preflight as run_preflight
 from airflow_provider_dpone.routes.ports import Log, Ports, Target
 from airflow_provider_dpone.sources import Source
 from airflow_provider_dpone.values import ClusterRefresh
@@ -86,30 +89,73 @@ def connect(
     :raises Stopped: ``BAD_INPUT``: the connection or an option can't be used.
     """
     target = Target(refresh.cluster, refresh.database, refresh.table)
-    try:
-        root = evidence_root()
+    with bad_input():
         control = control_table()
-        server = DponeClickHouseHook(refresh.clickhouse_conn_id).get_conn()
-    except ValueError as error:
-        raise Stopped(Stop(Code.BAD_INPUT, f"{str(error)[:1].upper()}{str(error)[1:]}.")) from None
-    try:
+        trail = evidence(refresh.cluster, writer=writer, about=about)
+    with server(refresh.clickhouse_conn_id) as connection:
         yield Connected(
-            server,
+            connection,
             Ports(
                 catalog=Catalog(
-                    server, target, control, internal_replication=refresh.replication_mode == "internal"
+                    connection,
+                    target,
+                    control,
+                    internal_replication=refresh.replication_mode == "internal",
                 ),
-                authority=Authority(server, target.cluster, control),
-                queue=DdlQueue(server),
-                evidence=EvidenceStore(root, cluster=refresh.cluster, writer=writer, about=about),
+                authority=Authority(connection, target.cluster, control),
+                queue=DdlQueue(connection),
+                evidence=trail,
                 clock=SystemClock(),
                 random=SystemRandom(),
                 log=log,
             ),
-            Site(target, user=server.user, control_structure=control.structure),
+            Site(target, user=connection.user, control_structure=control.structure),
         )
+
+
+@contextmanager
+def server(conn_id: str) -> Iterator[Server]:
+    """Return the server of an Airflow connection, not connected yet; it is closed at the end.
+
+    :raises Stopped: ``BAD_INPUT``: the connection can't be used.
+    """
+    with bad_input():
+        found = DponeClickHouseHook(conn_id).get_conn()
+    try:
+        yield found
     finally:
-        server.close()
+        found.close()
+
+
+def preflight(server: Server, target: Target, *, internal_replication: bool) -> Preflight:
+    """Run every check of the admission against one target, and whether evidence could be written.
+
+    :raises Stopped: ``BAD_INPUT``: an option can't be used.
+    """
+    with bad_input():
+        control = control_table()
+    place = "the evidence has a place that all workers share"
+    try:
+        with bad_input():
+            evidence_root()
+    except Stopped as stopped:
+        where = Finding(place, stopped.stop)
+    else:
+        where = Finding(place, None)
+    found = run_preflight(
+        Catalog(server, target, control, internal_replication=internal_replication),
+        None,
+        Site(target, user=server.user, control_structure=control.structure),
+    )
+    return replace(found, findings=(*found.findings, where))
+
+
+def evidence(cluster: str, *, writer: str, about: Mapping[str, Json] | None = None) -> EvidenceStore:
+    """Return the evidence of a cluster's operations.
+
+    :raises ValueError: its folder can't be used, as the option stands.
+    """
+    return EvidenceStore(evidence_root(), cluster=cluster, writer=writer, about=about)
 
 
 def control_table() -> ControlTable:

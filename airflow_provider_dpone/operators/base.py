@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_dpone.operators.outcome import bad_input
+from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.values import ClusterRefresh
 
 if TYPE_CHECKING:

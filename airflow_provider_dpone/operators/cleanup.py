@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowRescheduleException
 
-from airflow_provider_dpone.operators.outcome import airflow_outcome, bad_input
+from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.upstream import StagedOperator
 
 if TYPE_CHECKING:

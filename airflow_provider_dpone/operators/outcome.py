@@ -8,7 +8,7 @@ from typing import assert_never
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.stop import Category, Stop, Stopped
 
 
 def failure(stop: Stop) -> AirflowException:
@@ -45,15 +45,6 @@ def airflow_outcome() -> Iterator[None]:
         raise failure(stopped.stop) from None
     except Exception as error:  # noqa: BLE001 - see above
         raise AirflowException(_withheld(error)) from None
-
-
-@contextmanager
-def bad_input() -> Iterator[None]:
-    """Turn a ``ValueError`` of our own checks into the stop that refuses the task."""
-    try:
-        yield
-    except ValueError as error:
-        raise Stopped(Stop(Code.BAD_INPUT, f"{str(error)[:1].upper()}{str(error)[1:]}.")) from None
 
 
 def _withheld(error: Exception) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dpone.operators.outcome import airflow_outcome, bad_input
+from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.stage import positive
 from airflow_provider_dpone.operators.upstream import StagedOperator
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.base import RefreshOperator
-from airflow_provider_dpone.operators.outcome import airflow_outcome, bad_input
+from airflow_provider_dpone.operators.outcome import airflow_outcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

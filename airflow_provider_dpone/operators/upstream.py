@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.base import RefreshOperator
-from airflow_provider_dpone.operators.outcome import bad_input
 from airflow_provider_dpone.operators.stage import StageOperator
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.values import ClusterRefresh
@@ -82,7 +82,7 @@ class StagedOperator(RefreshOperator):
             try:
                 stage = self._stage_upstream(compare=False)
             except AirflowException as error:
-                raise ValueError(str(error).rstrip(".")) from None
+                raise ValueError(str(error)) from None
         ti = context["ti"]
         if stage.is_mapped or stage.get_closest_mapped_task_group() is not None:
             return ti.xcom_pull(task_ids=stage.task_id, map_indexes=ti.map_index)

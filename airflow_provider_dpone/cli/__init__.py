@@ -1,0 +1,1 @@
+"""``airflow dpone ...``: commands for operators of a cluster."""

@@ -1,0 +1,132 @@
+"""What the commands do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn
+
+from airflow_provider_dpone import composition
+from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.clickhouse.initialise import initialise
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.stop import Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh.preflight import Preflight
+from airflow_provider_dpone.routes.ports import Target
+
+
+def init(args: Namespace) -> None:
+    """Create the control table of a cluster, or print the statements that are missing.
+
+    :raises SystemExit: 1: refused; the reason is shown.
+    """
+    with _exit_status(args.output), composition.server(args.conn_id) as server:
+        with bad_input():
+            control = composition.control_table()
+            evidence = composition.evidence(args.cluster, writer="init")
+        done = initialise(
+            server,
+            args.cluster,
+            control=control,
+            print_sql=args.print_sql,
+            evidence_of_publications=evidence.knows_cluster(),
+        )
+    if args.output == "json":
+        _print_json(
+            {
+                "cluster": done.cluster,
+                "replicas": list(done.replicas),
+                "executed": done.executed,
+                "authority_id": done.authority_id,
+                "created_database_on": list(done.created_database_on),
+                "created_table_on": list(done.created_table_on),
+                "created_authority": done.created_authority,
+                "statements": list(done.statements),
+            }
+        )
+    else:
+        _print(str(done))
+
+
+def preflight(args: Namespace) -> None:
+    """Show every admission check of one table, and the grants that it needs.
+
+    :raises SystemExit: 1: a refresh would be refused now.
+    """
+    target = Target(args.cluster, args.database, args.table)
+    internal = args.replication_mode == "internal"
+    with _exit_status(args.output), composition.server(args.conn_id) as server:
+        found = composition.preflight(server, target, internal_replication=internal)
+    if args.output == "json":
+        _print_json(_as_json(target, found))
+    else:
+        _print_table(target, found)
+    if not found.ok:
+        raise SystemExit(1)
+
+
+def _as_json(target: Target, found: Preflight) -> dict[str, Json]:
+    return {
+        "cluster": target.cluster,
+        "database": target.database,
+        "table": target.table,
+        "ok": found.ok,
+        "replicas": [{"replica": m.alias, "host": m.host_name, "port": m.port} for m in found.members],
+        "checks": [finding.as_json() for finding in found.findings],
+        "grants": list(found.grants),
+    }
+
+
+def _print_table(target: Target, found: Preflight) -> None:
+    for member in found.members:
+        _print(f"{member.alias}  {member.host_name}:{member.port}")
+    width = max(len(finding.name) for finding in found.findings)
+    _print()
+    for finding in found.findings:
+        if finding.stop is None:
+            _print(f"ok    {finding.name:<{width}}  {finding.found}".rstrip())
+            continue
+        _print(f"FAIL  {finding.name:<{width}}  {finding.stop.code}")
+        _print(*(f"      {line}" for line in _explained(finding.stop)), sep="\n")
+    if found.grants:
+        _print("\nGrants that a refresh of this table needs:")
+        _print(*(f"  {grant};" for grant in found.grants), sep="\n")
+    _print()
+    failed = sum(finding.stop is not None for finding in found.findings)
+    verdict = "A refresh could begin now." if found.ok else f"A refresh would be refused: {failed} failed."
+    _print(f"{target} on cluster {target.cluster}: {verdict}")
+
+
+def _explained(stop: Stop) -> Iterator[str]:
+    yield stop.message
+    for alias, facts in stop.replicas.items():
+        yield f"{alias}: " + ", ".join(f"{key}={value}" for key, value in facts.items())
+    yield f"Next: {stop.next_action}"
+
+
+@contextmanager
+def _exit_status(output: str) -> Iterator[None]:
+    """End the command with status 1 and the reason, where something stops it."""
+    try:
+        yield
+    except Stopped as stopped:
+        _fail(stopped.stop, output)
+
+
+def _fail(stop: Stop, output: str) -> NoReturn:
+    if output == "json":
+        _print_json({"ok": False, "stop": stop.as_json()})
+    else:
+        sys.stderr.write(f"{stop}\n")
+    raise SystemExit(1)
+
+
+def _print_json(value: Mapping[str, Json]) -> None:
+    _print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print(*parts: str, sep: str = " ") -> None:
+    sys.stdout.write(f"{sep.join(parts)}\n")

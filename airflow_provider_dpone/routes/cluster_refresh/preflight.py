@@ -1,0 +1,150 @@
+"""Preflight: everything that admission asks of a target, looked at without changing anything.
+
+A stage task stops at the first check that fails. Here all of them are told, so that a cluster can be put in
+order in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_provider_dpone.publication.admission import admit_target, busy, cluster_checks
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.inventory import Member
+from airflow_provider_dpone.publication.record import Phase, StoredRecord
+from airflow_provider_dpone.publication.stop import Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh import Site
+from airflow_provider_dpone.routes.ports import Catalog
+
+
+class Grants(Protocol):
+    """Asks the servers what the connection's user may do."""
+
+    def required(self) -> Sequence[str]:
+        """Return the GRANT statements that a refresh of this target needs, in order."""
+
+    def check(self) -> Stop | None:
+        """Return what is missing, by replica.
+
+        :raises Stopped: a replica can't be asked.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check by name.
+
+    :ivar stop: why a refresh would stop here; ``None`` if it would not.
+    :ivar found: what was seen, for people.
+    """
+
+    name: str
+    stop: Stop | None
+    found: str = ""
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the finding as a JSON object."""
+        return {
+            "name": self.name,
+            "ok": self.stop is None,
+            "found": self.found,
+            "stop": None if self.stop is None else self.stop.as_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was found.
+
+    :ivar members: the replicas with host and port, for live output only; empty if they can't be read.
+    :ivar grants: the GRANT statements that a refresh of this target needs.
+    """
+
+    findings: tuple[Finding, ...]
+    members: tuple[Member, ...] = ()
+    grants: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether a stage task could begin now."""
+        return all(finding.stop is None for finding in self.findings)
+
+
+def preflight(catalog: Catalog, grants: Grants | None, site: Site) -> Preflight:
+    """Run every check of the admission against one target. Reads only, and raises nothing of its own.
+
+    What builds on something that could not be read is left out.
+    """
+    required = tuple(grants.required()) if grants else ()
+    try:
+        observation = catalog.observe([site.target.table])
+    except Stopped as stopped:
+        unread = Finding("the cluster can be read", stopped.stop)
+        return Preflight((unread, *_grants(grants)), grants=required)
+    inventory = observation.inventory
+    findings = (
+        Finding("the cluster can be read", None, f"{len(inventory.members)} replicas in one shard"),
+        *_cluster(observation, site),
+        *_grants(grants),
+        *_target(observation, site),
+    )
+    return Preflight(findings, inventory.members, required)
+
+
+def _cluster(observation: Observation, site: Site) -> Iterator[Finding]:
+    versions = sorted({facts.version for facts in observation.replicas.values()})
+    found = {
+        "every replica answers": ", ".join(observation.replicas),
+        "every server is new enough": ", ".join(versions),
+        "every replica answers as the connection's user": site.user,
+    }
+    checks = cluster_checks(
+        observation,
+        database=site.target.database,
+        control_structure=site.control_structure,
+        user=site.user,
+    )
+    for check in checks:
+        yield Finding(check.name, check.stop, "" if check.stop else found.get(check.name, ""))
+
+
+def _grants(grants: Grants | None) -> Iterator[Finding]:
+    if grants is None:
+        return
+    name = "the user has every grant"
+    try:
+        yield Finding(name, grants.check())
+    except Stopped as stopped:
+        yield Finding(name, stopped.stop)
+
+
+def _target(observation: Observation, site: Site) -> Iterator[Finding]:
+    table = observation.table(site.target.table)
+    # Without one authority id there is nothing yet by which a table could be foreign.
+    authority_id = observation.authority_id
+    if authority_id is not None:
+        stop = admit_target(observation, site.target.table, authority_id=authority_id)
+        found = "absent: the first publication creates it, from structure= or ddl="
+        if table is not None:
+            rows = observation.rows(site.target.table)
+            found = f"{table.engine}, {rows:,} rows" if rows is not None else table.engine
+        yield Finding("the table can be replaced", stop, "" if stop else found)
+    dependents = ", ".join(f"{d.database}.{d.table} ({d.engine})" for d in observation.dependents)
+    yield Finding("what depends on the table is known", None, dependents or "nothing")
+    yield _slot(observation.record)
+
+
+def _slot(stored: StoredRecord | None) -> Finding:
+    name = "the table is free for the next refresh"
+    if stored is None:
+        return Finding(name, None, "never published")
+    record = stored.record
+    who = f"DAG {record.owner.dag_id}, run {record.owner.run_id}, phase {record.phase}"
+    if record.retained:
+        who += f"; kept: {', '.join(item.name for item in record.retained)}"
+    if record.ended or record.phase is Phase.COMMITTED:
+        return Finding(name, None, f"last: {who}")
+    return Finding(name, busy(record), who)
