@@ -51,7 +51,7 @@ WRITE_SETTINGS: Final[Settings] = {
     "async_insert": 0,
 }
 
-_RAISED_BEFORE_EXECUTION: Final = frozenset(
+RAISED_BEFORE_EXECUTION: Final = frozenset(
     {
         ErrorCode.UNKNOWN_IDENTIFIER,
         ErrorCode.UNKNOWN_TABLE,
@@ -126,7 +126,7 @@ class Authority:
         except ConnectFailed as error:
             raise stopped(error, "Writing the control record") from None
         except ServerError as error:
-            if error.code in _RAISED_BEFORE_EXECUTION:
+            if error.code in RAISED_BEFORE_EXECUTION:
                 raise stopped(error, "Writing the control record") from None
             return OutcomeUnknown(summary(error))
         except ReplyLost as error:

@@ -46,7 +46,7 @@ from airflow_provider_dpone.clickhouse.table_definition import (
     TableDefinition,
     admit_engine,
     normalized_engine_full,
-    parse_create_table,
+    parse,
     schema_digest,
 )
 from airflow_provider_dpone.publication.canonical import digest
@@ -88,13 +88,13 @@ _PATIENCE_BETWEEN_REPLICAS: Final[Settings] = {
 class Catalog:
     """Looks at all replicas; implements :class:`routes.ports.Catalog`.
 
-    :ivar internal_replication: what the route needs the cluster to be configured for.
+    :ivar internal_replication: what the route needs the cluster to be configured for; ``None``: either.
     """
 
     server: Server
     target: Target
     control: ControlTable = field(default_factory=ControlTable)
-    internal_replication: bool = True
+    internal_replication: bool | None = True
     content_timeout: float = CONTENT_TIMEOUT
     _inventory: Inventory | None = None
     _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Catalog:
                     timeout=OBSERVE_TIMEOUT,
                 )
             except ServerError as error:
-                if error.code == ErrorCode.UNKNOWN_TABLE and with_rows:
+                if error.code in (ErrorCode.UNKNOWN_TABLE, ErrorCode.UNKNOWN_DATABASE) and with_rows:
                     with_rows = False
                 elif error.code in REPLICA_CODES and not without_unreachable:
                     without_unreachable = True
@@ -226,7 +226,10 @@ class Catalog:
 
     def _observation(self, sequence: int, names: Sequence[str], answers: Answers) -> Observation:
         members = members_of(answers.all(0, "member"))
-        inventory = admit(self.target.cluster, members, internal_replication=self.internal_replication)
+        internal = self.internal_replication
+        if internal is None:
+            internal = bool(members) and members[0].internal_replication
+        inventory = admit(self.target.cluster, members, internal_replication=internal)
         if isinstance(inventory, Stop):
             raise Stopped(inventory)
         if any(number > len(members) for number in answers.replicas):
@@ -281,7 +284,7 @@ class Catalog:
                 fields["name"] or "": _table(
                     fields,
                     replication.get(fields["name"]),
-                    REPLICATED_ENGINE if self.internal_replication else "MergeTree",
+                    "MergeTree" if self.internal_replication is False else REPLICATED_ENGINE,
                 )
                 for fields in answers.all(number, "table")
             },
@@ -408,7 +411,7 @@ def _engine_refusal(definition: TableDefinition | None, observed: str, engine: s
 @lru_cache(maxsize=64)
 def _definition(create_query: str) -> TableDefinition | None:
     try:
-        return parse_create_table(create_query)
+        return parse(create_query)
     except DefinitionError:
         return None
 

@@ -92,8 +92,11 @@ class ControlTable:
             "ENGINE = Atomic"
         )
 
-    def insert(self, row: Row) -> str:
-        """Return the INSERT of one row. Only with ``keeper_map_strict_mode`` does it refuse an existing key."""
+    def insert(self, row: Row, *, strict: bool = False) -> str:
+        """Return the INSERT of one row. Only with ``keeper_map_strict_mode`` does it refuse an existing key.
+
+        :param strict: write that setting into the statement, for people who run it by hand.
+        """
         values = (
             string(row.target_key),
             string(row.operation_id),
@@ -105,7 +108,8 @@ class ControlTable:
             string(row.payload_sha256),
         )
         names = ", ".join(identifier(name) for name, _ in COLUMNS)
-        return f"INSERT INTO {self.qualified} ({names}) VALUES ({', '.join(values)})"
+        settings = "SETTINGS keeper_map_strict_mode = 1, async_insert = 0 " if strict else ""
+        return f"INSERT INTO {self.qualified} ({names}) {settings}VALUES ({', '.join(values)})"
 
 
 def structure_sections(control: ControlTable) -> tuple[str, ...]:

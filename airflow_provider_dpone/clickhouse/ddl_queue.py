@@ -102,13 +102,20 @@ class DdlQueue:
             "distributed_ddl_task_timeout": self.task_timeout,
             "skip_unavailable_shards": 0,
         }
+        sending = False
+
+        def use_permit() -> None:
+            nonlocal sending
+            permit.use(token)
+            sending = True
+
         try:
             self.server.once(
                 sql,
                 settings=settings,
                 query_id=f"{token}:send",
                 timeout=self.task_timeout + _ANSWER_TIMEOUT,
-                before_send=lambda: permit.use(token),
+                before_send=use_permit,
             )
         except ServerError as error:
             return Reply(answered=True, exception_code=error.code, name=error.name)
@@ -117,7 +124,7 @@ class DdlQueue:
         except ConnectFailed as error:
             raise stopped(error, "Sending the statement") from None
         except Exception:
-            if not permit.used:
+            if not sending:
                 raise
             # Once the permit is used, the queue and the tables decide, whatever went wrong here.
             return Reply(answered=False, exception_code=None)

@@ -283,6 +283,9 @@ class Server:
                 connection.close()
                 failure = _connect_failed(error)
                 continue
+            # From here on it is the server's silence that counts. The attribute is set on the socket by urllib3
+            # when it waits for the reply.
+            connection.timeout = timeout
             connection.sock.settimeout(timeout)
             return connection
         raise failure

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,7 +163,7 @@ def partial_head(connection: socket.socket, heard: Heard) -> None:
 
 def silent(connection: socket.socket, heard: Heard) -> None:
     read_body(connection, heard)
-    threading.Event().wait(1.5)
+    threading.Event().wait(2)
 
 
 def read_to_end(connection: socket.socket, heard: Heard) -> None:
@@ -196,8 +197,10 @@ def free_port() -> int:
 def test_a_mutation_whose_reply_is_lost_is_sent_exactly_once(behaviour: Behaviour) -> None:
     with fake(behaviour) as fake_server:
         server = connect(fake_server.port)
+        started = time.monotonic()
         with pytest.raises(ReplyLost):
             server.once(EXCHANGE, timeout=0.5)
+        assert time.monotonic() - started < 1.2
         assert fake_server.connections == 1
     assert [heard.body for heard in fake_server.requests] == [EXCHANGE.encode()]
     assert server.mutations == 1
@@ -252,6 +255,25 @@ def test_a_mutation_may_choose_another_host_only_before_its_first_byte() -> None
         with pytest.raises(ReplyLost):
             connect(first.port, second.port).once(EXCHANGE)
         assert (first.connections, second.connections) == (1, 0)
+
+
+def test_nothing_is_sent_if_the_last_word_before_it_is_no() -> None:
+    def no() -> None:
+        raise RuntimeError("no permit")
+
+    with fake(answer("")) as fake_server:
+        server = connect(fake_server.port)
+        with pytest.raises(RuntimeError, match="no permit"):
+            server.once(EXCHANGE, before_send=no)
+    assert server.mutations == 0
+    assert fake_server.requests == []
+
+
+def test_the_last_word_is_not_asked_without_a_connection() -> None:
+    asked: list[str] = []
+    with pytest.raises(ConnectFailed):
+        connect(free_port()).once(EXCHANGE, before_send=lambda: asked.append("asked"))
+    assert asked == []
 
 
 def test_a_pinned_mutation_never_goes_to_another_host() -> None:
