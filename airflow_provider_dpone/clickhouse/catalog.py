@@ -390,7 +390,7 @@ def _table(fields: Fields, replication: Replication | None, engine: str) -> Tabl
         schema_digest=schema_digest(definition) if definition else digest("dpone/unread.v1", create_query),
         engine_refusal=_engine_refusal(definition, fields["engine"] or "", engine),
         create_query=create_query,
-        comment_authority=(mark.authority or None) if mark else None,
+        comment_authority=(mark.authority_id or None) if mark else None,
         rows=None if fields["total_rows"] is None else int_of(fields["total_rows"]),
         bytes=None if fields["total_bytes"] is None else int_of(fields["total_bytes"]),
         replication=replication,
