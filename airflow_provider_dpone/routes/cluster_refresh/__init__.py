@@ -5,10 +5,10 @@ is decided here is in which order the ports are called and what is written down 
 command line and the simulator run this same code.
 """
 
-from airflow_provider_dpone.routes.cluster_refresh.cleanup import CleanedUp, CleanupRequest, cleanup
-from airflow_provider_dpone.routes.cluster_refresh.common import Site, Waits
-from airflow_provider_dpone.routes.cluster_refresh.publish import PublishRequest, publish
-from airflow_provider_dpone.routes.cluster_refresh.stage import StageRequest, stage
+from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanedUp, CleanupRequest, cleanup
+from airflow_provider_dpone.routes.cluster_refresh._common import Site, Waits
+from airflow_provider_dpone.routes.cluster_refresh._publish import PublishRequest, publish
+from airflow_provider_dpone.routes.cluster_refresh._stage import StageRequest, stage
 
 __all__ = [
     "CleanedUp",

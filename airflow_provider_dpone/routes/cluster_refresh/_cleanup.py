@@ -22,7 +22,7 @@ from airflow_provider_dpone.publication.record import (
 )
 from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.routes.cluster_refresh.common import (
+from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
     Waits,
@@ -75,6 +75,15 @@ def cleanup(ports: Ports, site: Site, request: CleanupRequest, waits: Waits) -> 
     )
     if stored.record.operation_id != request.operation_id:
         return CleanedUp(answer_settled(stored.record, request.operation_id), None)
+    if not stored.record.published:
+        raise Stopped(
+            Stop(
+                Code.NOT_COMMITTED,
+                f"{site.target}: this operation was given up before it was published; there is nothing to clean up.",
+                next_action="Nothing to repair. Run the DAG again if this data must go live.",
+                facts={"phase": stored.record.phase.value},
+            )
+        )
     receipt = publication_receipt(stored.record, replayed=False)
     return CleanedUp(receipt, None if next_due is None else max(0, next_due - now))
 

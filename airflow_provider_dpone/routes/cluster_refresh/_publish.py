@@ -26,8 +26,8 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.routes.cluster_refresh.cleanup import finish_drops
-from airflow_provider_dpone.routes.cluster_refresh.common import (
+from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
+from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
     Waits,

@@ -35,8 +35,8 @@ from airflow_provider_dpone.publication.record import (
     new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
-from airflow_provider_dpone.routes.cluster_refresh.cleanup import finish_drops, free_slot
-from airflow_provider_dpone.routes.cluster_refresh.common import (
+from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops, free_slot
+from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
     Waits,

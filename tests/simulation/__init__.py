@@ -1,0 +1,1 @@
+"""A simulated cluster behind the route's ports: every call can fail in every way, in virtual time."""

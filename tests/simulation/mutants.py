@@ -1,0 +1,316 @@
+"""Planted bugs. Each is a mistake that a careful person could make; the oracle must catch every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from airflow_provider_dpone.publication import classify, decide, decide_cleanup, transitions
+from airflow_provider_dpone.publication.admission import Slot
+from airflow_provider_dpone.publication.permit import Permit
+from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal
+from airflow_provider_dpone.publication.record import HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.stop import Code, Stopped
+from airflow_provider_dpone.routes.cluster_refresh import _cleanup as cleanup
+from airflow_provider_dpone.routes.cluster_refresh import _common as common
+from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
+from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
+from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown, Stored
+from tests.simulation import ports as sim
+
+Mutant = Callable[[], Any]
+
+
+@contextmanager
+def catalogs_before_the_receipt() -> Iterator[None]:
+    """Catalogs that were read before the terminal receipt count as if read after it."""
+    real_decide, real_read = decide._after_dispatch, publish._Publication._read_queue
+    real_judge = classify.judge
+
+    def judge(record: Any, observation: Any, evidence: Any) -> Any:
+        sequence = getattr(evidence, "sequence", 0)
+        return real_judge(record, replace(observation, sequence=sequence + 1), evidence)
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Terminal) and s.observation is not None:
+            s = replace(s, observation=replace(s.observation, sequence=s.queue.sequence + 1))
+        return real_decide(s, record)
+
+    def read(self: Any) -> None:
+        self._observe()
+        early = self.observation
+        real_read(self)
+        self.observation = early
+
+    with (
+        mock.patch.object(decide, "_after_dispatch", after),
+        mock.patch.object(decide, "judge", judge),
+        mock.patch.object(publish._Publication, "_read_queue", read),
+    ):
+        yield
+
+
+@contextmanager
+def swap_again_after_a_timeout() -> Iterator[None]:
+    """An entry that is not seen is taken as never sent: the swap is prepared and sent again."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, NotSeen) and record.phase is Phase.DISPATCHING:
+            return decide.Rearm()
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+@contextmanager
+def trust_the_queue() -> Iterator[None]:
+    """Success in the queue is taken as committed, without a look at the tables."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Terminal) and s.queue.succeeded:
+            return decide.Commit(s.queue.entry, s.queue.query_digest, s.queue.receipt)
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+@contextmanager
+def trust_a_successful_update() -> Iterator[None]:
+    """An UPDATE that succeeded is taken as done, though it may have matched no row."""
+    real = sim.Worker._cas
+
+    def cas(self: Any, name: str, expected: Any, record: Any, write_id: str) -> Any:
+        result = real(self, name, expected, record, write_id)
+        if isinstance(result, Conflict):
+            return Stored(StoredRecord(record, write_id, (expected.version if expected else -1) + 1))
+        return result
+
+    with mock.patch.object(sim.Worker, "_cas", cas):
+        yield
+
+
+@contextmanager
+def permit_from_read_back_alone() -> Iterator[None]:
+    """A lost reply whose value is seen later is taken as an acknowledgement, and gives a permit."""
+    real = sim.Worker.claim
+
+    def claim(self: Any, expected: Any, record: Any, token: str, write_id: str) -> Any:
+        result = real(self, expected, record, token, write_id)
+        stored = self.world.stored(record.target_key)
+        if isinstance(result, OutcomeUnknown) and stored is not None and stored.record.phase is record.phase:
+            permit = Permit(
+                token=stored_token(stored) or token, epoch=record.dispatch_epoch, write_id=write_id
+            )
+            self.world.permits.append((record.target_key, record.dispatch_epoch))
+            return Claimed(stored, permit, self.world.inventory.digest)
+        return result
+
+    with mock.patch.object(sim.Worker, "claim", claim):
+        yield
+
+
+def stored_token(stored: StoredRecord) -> str | None:
+    publication = stored.record.publication
+    return publication.token if publication else None
+
+
+@contextmanager
+def swallow_an_unknown_write() -> Iterator[None]:
+    """Code 999 on a compare-and-swap is swallowed and taken as a plain conflict, so nothing is noted."""
+    real = sim.Worker._cas
+
+    def cas(self: Any, name: str, expected: Any, record: Any, write_id: str) -> Any:
+        result = real(self, name, expected, record, write_id)
+        return Conflict() if isinstance(result, OutcomeUnknown) else result
+
+    with mock.patch.object(sim.Worker, "_cas", cas):
+        yield
+
+
+@contextmanager
+def compare_names_instead_of_uuids() -> Iterator[None]:
+    """A replica counts as committed when both names exist."""
+
+    def state(record: Any, observation: Any, alias: str, *, exact: bool = True) -> Any:
+        facts = observation.replicas.get(alias)
+        if facts is None:
+            return classify.ReplicaState.NOT_OBSERVED
+        if record.phase is Phase.PREPARED:
+            return real(record, observation, alias, exact=exact)
+        return classify.ReplicaState.COMMITTED
+
+    real = classify.replica_state
+    with mock.patch.object(classify, "replica_state", state):
+        yield
+
+
+@contextmanager
+def skip_an_unreachable_replica() -> Iterator[None]:
+    """A replica that can't be read is left out of the verdict."""
+    real = classify.judge
+
+    def judge(record: Any, observation: Any, evidence: Any) -> Any:
+        read = [alias for alias in record.replicas if alias in observation.replicas]
+        servers = dict(zip(record.replicas, record.servers, strict=True))
+        some = replace(record, replicas=tuple(read), servers=tuple(servers[a] for a in read))
+        return real(some, observation, evidence)
+
+    with mock.patch.object(decide, "judge", judge):
+        yield
+
+
+@contextmanager
+def treat_a_pruned_entry_as_failed() -> Iterator[None]:
+    """An entry that is gone is taken as failed: the operation goes back and is sent again."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, NotSeen) and record.phase is Phase.BOUND:
+            return decide.Abort(decide._not_seen(record))
+        return real(s, record)
+
+    def aborted(record: Any, *, now: int) -> Any:
+        return record.moved(
+            phase=Phase.ABORTED, retained=transitions.kept(record, drop_after=now), changed_at=now
+        )
+
+    with (
+        mock.patch.object(decide, "_after_dispatch", after),
+        mock.patch.object(transitions, "aborted", aborted),
+    ):
+        yield
+
+
+@contextmanager
+def clean_up_by_name() -> Iterator[None]:
+    """The predecessor's name is enough to drop it."""
+    with mock.patch.object(decide_cleanup, "_unsafe_to_drop", return_value=None):
+        yield
+
+
+@contextmanager
+def clean_up_before_the_proof() -> Iterator[None]:
+    """Cleanup frees the slot as soon as a receipt is stored, committed or not."""
+    real = decide_cleanup.decide_cleanup
+
+    def early(s: Any) -> Any:
+        record = s.stored.record
+        if record.phase in (Phase.BOUND, Phase.TERMINAL):
+            proven = record.moved(phase=Phase.COMMITTED, committed_at=s.now)
+            return real(replace(s, stored=replace(s.stored, record=proven)))
+        return real(s)
+
+    def retaining(record: Any, *, drop_after: int, now: int) -> Any:
+        return real_retaining(
+            record.moved(phase=Phase.COMMITTED, committed_at=now), drop_after=drop_after, now=now
+        )
+
+    real_retaining = transitions.retaining
+    with (
+        mock.patch.object(cleanup, "decide_cleanup", early),
+        mock.patch.object(transitions, "retaining", retaining),
+    ):
+        yield
+
+
+@contextmanager
+def a_loser_drops_with_an_unknown_record() -> Iterator[None]:
+    """A stage whose PREPARED has an unknown outcome drops its candidate all the same."""
+    real = stage._Stage.run
+
+    def run(self: Any) -> Any:
+        try:
+            return real(self)
+        except Stopped as stopped:
+            if stopped.stop.code is Code.CAS_OUTCOME_UNKNOWN:
+                self._discard()
+            raise
+
+    with mock.patch.object(stage._Stage, "run", run):
+        yield
+
+
+@contextmanager
+def ignore_what_moved_while_staging() -> Iterator[None]:
+    """PREPARED is written against whatever is there now, not against what staging started from."""
+    real = stage._Stage._prepare
+
+    def prepare(self: Any, seen: Any, loaded: Any, content: Any) -> Any:
+        live = common.generation(seen, self.site.target.table)
+        slot = Slot(seen.record, live, None)
+        self.new = replace(self.new, slot=slot)
+        return real(self, seen, loaded, content)
+
+    with mock.patch.object(stage._Stage, "_prepare", prepare):
+        yield
+
+
+@contextmanager
+def publish_without_the_content_check() -> Iterator[None]:
+    """The candidate is not looked into before the swap."""
+    with mock.patch.object(decide, "_content_differs", return_value=None):
+        yield
+
+
+@contextmanager
+def note_unused_though_sent() -> Iterator[None]:
+    """The word that a permit was not used is written after any failure, sent or not."""
+    real = common.send_once
+
+    def send(ports: Any, stored: Any, record: Any, dispatch: Any, statement: Any) -> Any:
+        result = real(ports, stored, record, dispatch, statement)
+        if result is not None:
+            common._note_unused(ports, record, dispatch, result.write_id)
+        return result
+
+    with (
+        mock.patch.object(publish, "send_once", send),
+    ):
+        yield
+
+
+@contextmanager
+def a_running_entry_with_all_tables_swapped_is_committed() -> Iterator[None]:
+    """All replicas show the new data, so the entry need not be terminal."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Running) and s.observation is not None:
+            states = {classify.replica_state(record, s.observation, alias) for alias in record.replicas}
+            if states == {classify.ReplicaState.COMMITTED}:
+                receipt = tuple(HostReceipt(alias, 0) for alias in record.replicas)
+                return decide.Commit(s.queue.entry, s.queue.query_digest, receipt)
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        catalogs_before_the_receipt,
+        swap_again_after_a_timeout,
+        trust_the_queue,
+        trust_a_successful_update,
+        permit_from_read_back_alone,
+        swallow_an_unknown_write,
+        compare_names_instead_of_uuids,
+        skip_an_unreachable_replica,
+        treat_a_pruned_entry_as_failed,
+        clean_up_by_name,
+        clean_up_before_the_proof,
+        a_loser_drops_with_an_unknown_record,
+        ignore_what_moved_while_staging,
+        publish_without_the_content_check,
+        note_unused_though_sent,
+        a_running_entry_with_all_tables_swapped_is_committed,
+    )
+}

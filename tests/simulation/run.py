@@ -1,0 +1,485 @@
+"""One simulated history: a few runs of a DAG on one target, with faults, and the oracle that judges it.
+
+Each task attempt is a greenlet that runs the real route code. At every port call it hands control to the
+hub, which chooses who goes on, what happens to the call, and what the cluster does meanwhile. A history is
+a pure function of its plan, so a failing seed is a regression test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+from greenlet import greenlet  # type: ignore[import-untyped]
+
+from airflow_provider_dpone.publication.decide import Guards
+from airflow_provider_dpone.publication.identity import TaskIdentity
+from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
+from airflow_provider_dpone.publication.record import Owner, Phase
+from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
+from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh import (
+    CleanupRequest,
+    PublishRequest,
+    Site,
+    StageRequest,
+    Waits,
+    cleanup,
+    publish,
+    stage,
+)
+from airflow_provider_dpone.routes.ports import Ports
+from tests.simulation.ports import (
+    KEY,
+    TARGET,
+    EvidencePort,
+    Fault,
+    Killed,
+    SimEvidence,
+    SimStaging,
+    Worker,
+)
+from tests.simulation.world import CONTROL, USER, Table, World
+
+SITE = Site(TARGET, USER, CONTROL)
+WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
+OLD = Table("00000000-0000-4000-8000-00000000000a", 7, "old", "/clickhouse/tables/old/01")
+TRIES = 3
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class Chooser(Protocol):
+    """Chooses what happens. Everything random of a history comes from here."""
+
+    def fault(self, point: str) -> Fault:
+        """What happens to the call at ``point``."""
+
+    def order(self, ready: int) -> int:
+        """Which of ``ready`` workers goes on."""
+
+    def disturb(self, world: World) -> None:
+        """What the cluster does meanwhile."""
+
+    def strange(self) -> bool:
+        """Whether a stranger touches our table now."""
+
+    def twin(self) -> bool:
+        """Whether a second worker runs the same try: a zombie, or a message delivered twice."""
+
+
+@dataclass(slots=True)
+class Calm:
+    """No fault, except at the calls that ``faults`` names by their number."""
+
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    points: list[str] = field(default_factory=list)
+    disturbances: Mapping[int, Callable[[World], None]] = field(default_factory=dict)
+    twins: bool = False
+
+    def fault(self, point: str) -> Fault:
+        self.points.append(point)
+        return self.faults.get(len(self.points) - 1, Fault.NONE)
+
+    def order(self, ready: int) -> int:
+        # In turn: with one worker it is always that one.
+        return len(self.points) % ready
+
+    def disturb(self, world: World) -> None:
+        if (act := self.disturbances.get(len(self.points))) is not None:
+            act(world)
+        for alias in world.replicas:
+            world.work(alias)
+
+    def strange(self) -> bool:
+        return False
+
+    def twin(self) -> bool:
+        return self.twins
+
+
+@dataclass(slots=True)
+class Seeded:
+    """Random faults, order and cluster events from one seed."""
+
+    random: random.Random
+    rate: float = 0.06
+    noise: float = 0.12
+    strangers: float = 0.0
+    twins: float = 0.0
+    focus: int | None = None
+    """The one kind of cluster event that most of this history's events are."""
+
+    def strange(self) -> bool:
+        return self.random.random() < self.strangers
+
+    def twin(self) -> bool:
+        return self.random.random() < self.twins
+
+    def fault(self, point: str) -> Fault:
+        if self.random.random() >= self.rate:
+            return Fault.NONE
+        return self.random.choice([f for f in Fault if f is not Fault.NONE])
+
+    def order(self, ready: int) -> int:
+        return self.random.randrange(ready)
+
+    def disturb(self, world: World) -> None:
+        alias = self.random.choice(list(world.replicas))
+        replica = world.replicas[alias]
+        if self.random.random() < self.noise:
+            focused = self.focus is not None and self.random.random() < 0.7
+            match self.focus if focused else self.random.randrange(8):
+                case 0:
+                    replica.paused = True
+                case 1:
+                    replica.up = False
+                case 2:
+                    world.crash_before_mark[alias] = 1
+                case 3:
+                    world.fail_next[alias] = 1
+                case 4:
+                    world.prune()
+                case 5 | 6:
+                    world.arrive()
+                case _:
+                    for back in world.replicas.values():
+                        back.up, back.paused = True, False
+        if self.random.random() < 0.5:
+            world.work(alias)
+
+
+@dataclass(slots=True)
+class Operation:
+    """One DAG run: stage, publish, cleanup, each with retries."""
+
+    index: int
+    staged: StageReceipt | None = None
+    published: PublicationReceipt | None = None
+    stops: list[Stop] = field(default_factory=list)
+    task: int = 0
+    tries: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.task > 2
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One running task attempt."""
+
+    operation: Operation
+    worker: Worker
+    glet: greenlet
+    twin: bool = False
+    point: str = ""
+
+
+@dataclass(slots=True)
+class History:
+    """Runs the operations under a chooser and judges what happened."""
+
+    chooser: Chooser
+    replicas: int = 2
+    operations: int = 2
+    overlap: bool = False
+    first: bool = False
+    world: World = field(init=False)
+    trail: SimEvidence = field(init=False)
+    ops: list[Operation] = field(init=False)
+    running: list[Attempt] = field(init=False)
+    nonces: int = 0
+    judged: int = 0
+    healing: bool = False
+    strangers: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.world = World(self.replicas)
+        if not self.first:
+            self.world.seed(TARGET.table, OLD)
+        self.trail = SimEvidence()
+        self.ops = [Operation(n) for n in range(self.operations)]
+        self.running = []
+
+    # Running.
+
+    def run(self) -> None:
+        """Run to the end, heal, finish what can be finished, and judge."""
+        for op in self.ops:
+            self._start(op)
+            while self.running and not self.overlap:
+                self._step()
+        while self.running:
+            self._step()
+        self._heal()
+
+    def _heal(self) -> None:
+        self.healing = True
+        self.world.heal()
+        for op in reversed(self.ops):
+            if op.staged is None:
+                continue
+            op.task = min(op.task, 2)
+            # An operator clears the publish task, which goes on to cleanup; where it can't, the operator
+            # clears cleanup all the same, and then publish again.
+            for task in (1, 2, 1):
+                if op.over:
+                    break
+                op.task, op.tries = task, 0
+                self._start(op)
+                while self.running:
+                    self._step()
+        self.world.work_all()
+        self._judge_end()
+
+    def _start(self, op: Operation) -> None:
+        self._start_attempt(op, twin=False)
+        if not self.healing and self.chooser.twin():
+            self._start_attempt(op, twin=True)
+
+    def _start_attempt(self, op: Operation, *, twin: bool) -> None:
+        worker = Worker(self.world, self.trail, self._choose, self._nonce)
+        ports = Ports(
+            catalog=worker,
+            authority=worker,
+            queue=worker,
+            evidence=EvidencePort(worker),
+            clock=worker,
+            random=worker,
+            log=worker,
+        )
+        if op.task > 0 and not self.healing and not twin and self.chooser.strange():
+            self._touch(op)
+        body = (self._stage, self._publish, self._cleanup)[op.task]
+        glet = greenlet(partial(self._body, op, body, ports, worker))
+        self.running.append(Attempt(op, worker, glet, twin))
+
+    def _touch(self, op: Operation) -> None:
+        """A stranger changes a candidate before the dispatch, or puts a table in its place before the drop.
+
+        Later than that no protocol can help: rows that change after they were checked, or a table that
+        takes another's unique name while its drop is on the way.
+        """
+        assert op.staged is not None
+        stored = self.world.stored(KEY)
+        if stored is None or stored.record.phase is not (Phase.PREPARED, Phase.COMMITTED)[op.task - 1]:
+            return
+        replica = self.world.replicas[self.world.inventory.aliases[-1]]
+        table = replica.tables.get(op.staged.candidate)
+        if table is None or any(a.operation is op for a in self.running):
+            return
+        if op.task == 1 and table.uuid == op.staged.candidate_uuid:
+            replica.tables[op.staged.candidate] = replace(table, rows=table.rows - 1)
+        if op.task == 2:
+            foreign = f"00000000-0000-4000-8000-{self._nonce():012x}"
+            self.strangers.add(foreign)
+            replica.tables[op.staged.candidate] = replace(table, uuid=foreign)
+
+    def _nonce(self) -> int:
+        self.nonces += 1
+        return self.nonces
+
+    def _choose(self, point: str) -> Fault:
+        current = next(a for a in self.running if a.glet is greenlet.getcurrent())
+        current.point = point
+        fault: Fault = current.glet.parent.switch(point)
+        return fault
+
+    def _step(self) -> None:
+        attempt = self.running[0 if self.healing else self.chooser.order(len(self.running))]
+        if self.healing:
+            self.world.work_all()
+            fault = Fault.NONE
+        else:
+            self.chooser.disturb(self.world)
+            fault = self.chooser.fault(attempt.point) if attempt.point else Fault.NONE
+        result = attempt.glet.switch(fault) if attempt.point else attempt.glet.switch()
+        self._judge_applied()
+        if attempt.glet.dead:
+            self.running.remove(attempt)
+            if not attempt.twin:
+                self._ended(attempt.operation, result)
+
+    def _body(
+        self, op: Operation, body: Callable[[Operation, Ports, Worker], Any], ports: Ports, worker: Worker
+    ) -> Any:
+        try:
+            return body(op, ports, worker)
+        except Stopped as stopped:
+            return stopped.stop
+        except Killed:
+            return None
+
+    def _stage(self, op: Operation, ports: Ports, worker: Worker) -> StageReceipt:
+        identity = TaskIdentity("airflow", "dag", f"run{op.index}", "stage", -1, "0")
+        request = StageRequest(
+            identity, Owner("dag", f"run{op.index}", "stage", -1), order_key=f"{op.index:04d}"
+        )
+        content = f"new{op.index}"
+        return stage(ports, SimStaging(worker, 10 + op.index, content), SITE, request, WAITS)
+
+    def _publish(self, op: Operation, ports: Ports, worker: Worker) -> Any:
+        assert op.staged is not None
+        request = PublishRequest(op.staged.operation_id, Guards())
+        receipt = publish(ports, SITE, request, WAITS)
+        self._judge_success(op, receipt)
+        return receipt
+
+    def _cleanup(self, op: Operation, ports: Ports, worker: Worker) -> Any:
+        assert op.staged is not None
+        request = CleanupRequest(op.staged.operation_id, op.staged.candidate)
+        return cleanup(ports, SITE, request, WAITS)
+
+    def _ended(self, op: Operation, result: Any) -> None:
+        """What the scheduler does with an ended attempt."""
+        retry = result is None or (
+            isinstance(result, Stop)
+            and result.category in (Category.RETRYABLE, Category.NOT_OBSERVED, Category.IN_PROGRESS)
+        )
+        if isinstance(result, Stop):
+            op.stops.append(result)
+        if retry:
+            op.tries += 1
+            if op.tries < TRIES:
+                self._start(op)
+            return
+        if isinstance(result, Stop):
+            return
+        if isinstance(result, StageReceipt):
+            op.staged = result
+        if isinstance(result, PublicationReceipt):
+            op.published = result
+        op.task, op.tries = op.task + 1, 0
+        if not op.over:
+            self._start(op)
+
+    # Judging.
+
+    def _judge_applied(self) -> None:
+        """Judge each statement that a replica executed since the last look."""
+        world = self.world
+        while self.judged < len(world.applied):
+            applied = world.applied[self.judged]
+            self.judged += 1
+            if isinstance(applied.statement, Drop) and applied.removed is not None:
+                self._judge_drop(applied.alias, applied.removed)
+        live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
+        known = {OLD.uuid} | {str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"}
+        for alias, table in live.items():
+            if table is None:
+                if not self.first:
+                    raise Broken(f"the live table is missing on {alias}")
+            elif table.uuid not in known:
+                raise Broken(f"a foreign table is live on {alias}")
+            elif table.rows == 0:
+                raise Broken(f"an unfinished candidate is live on {alias}")
+        swaps: dict[str, int] = {}
+        for token, statement in world.sent:
+            if isinstance(statement, Exchange | Rename):
+                operation = token.split(":")[1]
+                swaps[operation] = swaps.get(operation, 0) + 1
+        if any(count > 1 for count in swaps.values()):
+            raise Broken("a swap was sent twice for one operation")
+        if len(set(world.permits)) != len(world.permits):
+            raise Broken("two permits for one epoch")
+        if (stored := world.stored(KEY)) is not None:
+            record = stored.record
+            if record.published and any(t is None or t.uuid != record.desired.uuid for t in live.values()):
+                raise Broken("recorded as published, but a replica does not have the new data")
+            if record.phase is Phase.ABORTED and swaps.get(record.operation_id[:16]):
+                raise Broken("recorded as given up, but its swap was sent")
+
+    def _judge_drop(self, alias: str, uuid: str) -> None:
+        if uuid in self.strangers:
+            raise Broken(f"{alias} dropped a stranger's table")
+        for other, replica in self.world.replicas.items():
+            live = replica.tables.get(TARGET.table)
+            if live is not None and live.uuid == uuid:
+                raise Broken(f"{alias} dropped what is live on {other}")
+        stored = self.world.stored(KEY)
+        if stored is None:
+            return
+        record = stored.record
+        if record.phase in (Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL):
+            if record.desired.uuid == uuid:
+                raise Broken("an unresolved operation's new generation was dropped")
+            if record.predecessor is not None and record.predecessor.uuid == uuid:
+                raise Broken("an unresolved operation's predecessor was dropped")
+
+    def _judge_success(self, op: Operation, receipt: Any) -> None:
+        """Success is said only when every replica has the new data (unless a later run replaced it)."""
+        if not isinstance(receipt, PublicationReceipt):
+            return
+        assert op.staged is not None
+        stored = self.world.stored(KEY)
+        assert stored is not None
+        if stored.record.operation_id != op.staged.operation_id:
+            return
+        for alias, replica in self.world.replicas.items():
+            live = replica.tables.get(TARGET.table)
+            if live is None or live.uuid != op.staged.candidate_uuid:
+                raise Broken(f"success was said, but {alias} does not have the new data")
+            if (live.rows, live.content) != (op.staged.rows, op.staged.content.city):
+                raise Broken(f"success was said, but {alias} has other content")
+
+    def _judge_end(self) -> None:
+        """After the faults are gone, every operation has an end, or a hold that is named and safe."""
+        stored = self.world.stored(KEY)
+        if stored is None:
+            if any(op.staged for op in self.ops):
+                raise Broken("a staged operation left no record")
+            return
+        record = stored.record
+        if record.ended:
+            return
+        if record.phase is Phase.COMMITTED:
+            raise Broken("a committed publication did not end though nothing is in its way")
+        holder = next(
+            (op for op in self.ops if op.staged and op.staged.operation_id == record.operation_id), None
+        )
+        if holder is None:
+            # Its stage task was lost after PREPARED: a later run supersedes it, a retry resumes it.
+            if record.phase is not Phase.PREPARED:
+                raise Broken("an operation was dispatched that no task knows")
+            return
+        if not holder.stops:
+            raise Broken(f"the target is held in {record.phase} and nobody was told why")
+        held = holder.stops[-1].code
+        if held not in HOLDS[record.phase]:
+            raise Broken(f"the target is held in {record.phase} by {held}")
+
+
+HOLDS: Mapping[Phase, frozenset[Code]] = {
+    # Refused before the dispatch; the next run supersedes it.
+    Phase.PREPARED: frozenset({Code.CONTENT_DIFFERS, Code.CANDIDATE_DIFFERS}),
+    # The permit was claimed and its holder is gone without a word, or the queue forgot the entry.
+    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN}),
+    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN}),
+    # Ended on every replica, not live on every replica.
+    Phase.TERMINAL: frozenset({Code.PARTIAL_TERMINAL, Code.FAILED_EVERYWHERE, Code.SWAPPED_BACK}),
+}
+
+
+def seeded(seed: int) -> History:
+    """The history of one seed."""
+    rnd = random.Random(seed)
+    return History(
+        Seeded(
+            rnd,
+            twins=rnd.choice([0.0, 0.0, 0.5]),
+            focus=rnd.choice([None, 0, 1, 2, 2, 3, 4]),
+            rate=rnd.choice([0.0, 0.02, 0.06, 0.12]),
+            noise=rnd.choice([0.05, 0.12, 0.3, 0.5]),
+            strangers=rnd.choice([0.0, 0.0, 0.2]),
+        ),
+        replicas=rnd.choice([2, 2, 3]),
+        operations=rnd.choice([1, 2, 3]),
+        overlap=rnd.random() < 0.5,
+        first=rnd.random() < 0.3,
+    )

@@ -1,0 +1,109 @@
+"""The whole protocol under faults at every call, judged by one oracle."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dpone.publication.record import Phase
+from airflow_provider_dpone.publication.statement import Exchange, Rename
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.ports import KEY, Fault
+from tests.simulation.run import Broken, Calm, History, seeded
+from tests.simulation.world import World
+
+REGRESSIONS = Path(__file__).parent / "regressions.txt"
+SEEDS = int(os.environ.get("DPONE_SIMULATION_SEEDS", "2500"))
+CHUNK = 500
+MUTANT_SEEDS = 1500
+
+
+def swaps(history: History) -> int:
+    return sum(isinstance(s, Exchange | Rename) for _, s in history.world.sent)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["exchange", "rename"])
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_without_faults_two_runs_publish_and_clean_up(replicas: int, first: bool) -> None:
+    history = History(Calm(), replicas=replicas, first=first)
+    history.run()
+    stored = history.world.stored(KEY)
+    assert stored is not None
+    assert stored.record.phase is Phase.COMPLETED
+    assert swaps(history) == 2
+    for replica in history.world.replicas.values():
+        assert set(replica.tables) == {"orders"}
+        assert replica.tables["orders"].content == "new1"
+
+
+def test_every_single_fault_at_every_call() -> None:
+    calm = Calm()
+    History(calm, first=False).run()
+    ends: Counter[str] = Counter()
+    for number in range(len(calm.points)):
+        for fault in Fault:
+            chooser = Calm({number: fault})
+            history = History(chooser)
+            try:
+                history.run()
+            except Broken as broken:
+                pytest.fail(f"{fault} at call {number} ({chooser.points[number]}): {broken}")
+            stored = history.world.stored(KEY)
+            assert stored is not None
+            ends[stored.record.phase.value] += 1
+    print(f"{len(calm.points)} calls x {len(Fault)} faults: {dict(ends)}")
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_seeded_histories(start: int) -> None:
+    for seed in range(start, min(start + CHUNK, SEEDS)):
+        history = seeded(seed)
+        try:
+            history.run()
+        except Broken as broken:
+            pytest.fail(f"seed {seed}: {broken}. Add the seed to {REGRESSIONS.name}.")
+
+
+def test_seeds_that_once_failed() -> None:
+    for line in REGRESSIONS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            seeded(int(line.split()[0])).run()
+
+
+def crash(alias: str) -> Callable[[World], None]:
+    """The replica's server dies after the next entry that it executes, before it marks it."""
+
+    def act(world: World) -> None:
+        world.crash_before_mark[alias] = 1
+
+    return act
+
+
+def directed() -> Iterator[History]:
+    """Histories made for one situation each, tried before the random ones."""
+    for number in range(60):
+        yield History(Calm(disturbances={number: crash("s1/r2")}), operations=1)
+    for operations in (1, 2):
+        yield History(Calm(twins=True), operations=operations)
+
+
+def test_directed_histories() -> None:
+    for history in directed():
+        history.run()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_oracle_catches_the_planted_bug(name: str) -> None:
+    with MUTANTS[name]():
+        for number, history in enumerate(itertools.chain(directed(), map(seeded, range(MUTANT_SEEDS)))):
+            try:
+                history.run()
+            except (Broken, RuntimeError, ValueError) as caught:
+                print(f"{name}: history {number}: {caught}")
+                return
+    pytest.fail(f"{name} survived {MUTANT_SEEDS} histories")

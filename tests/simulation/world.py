@@ -1,0 +1,307 @@
+"""The simulated world: replicas, a control row in Keeper, a distributed-DDL queue, and virtual time.
+
+It models what the reference facts say of real servers, and nothing kinder: a statement whose reply is lost
+may have run, may still run, or may never run; a replica that crashed between applying an entry and marking
+it runs the entry again; the queue forgets. The same situations are tested on real servers in
+``tests/integration``; this world is for the many thousand interleavings that real servers are too slow for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from airflow_provider_dpone.publication.facts import (
+    ControlFacts,
+    Observation,
+    ReplicaFacts,
+    Replication,
+    TableFacts,
+)
+from airflow_provider_dpone.publication.inventory import Inventory, Member
+from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.record import ContentDigest, Row, StoredRecord, decode
+from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
+
+AUTHORITY = "a" * 32
+CONTROL = "control-structure"
+USER = "dpone_app"
+
+HostState: TypeAlias = Literal["waiting", "applied", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table object on a replica. Its UUID and content travel with it through every rename."""
+
+    uuid: str
+    rows: int
+    content: str
+    path: str
+
+
+@dataclass(slots=True)
+class Replica:
+    """One server: its names, and whether it is reachable and works on the queue."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    up: bool = True
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class Entry:
+    """One entry of the distributed-DDL queue."""
+
+    name: str
+    statement: Statement
+    token: str
+    hosts: dict[str, HostState]
+    codes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A statement that a replica really executed, for the oracle."""
+
+    alias: str
+    entry: str
+    statement: Statement
+    removed: str | None = None
+
+
+@dataclass(slots=True)
+class World:
+    """All state that outlives a worker, and the history that the oracle reads."""
+
+    replica_count: int = 2
+    now: float = 1_000.0
+    sequence: int = 0
+    inventory: Inventory = field(init=False)
+    replicas: dict[str, Replica] = field(init=False)
+    rows: dict[str, tuple[Row, int]] = field(default_factory=dict)
+    queue: list[Entry] = field(default_factory=list)
+    entries: int = 0
+    late: list[Callable[[], None]] = field(default_factory=list)
+    sent: list[tuple[str, Statement]] = field(default_factory=list)
+    permits: list[tuple[str, int]] = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
+    crash_before_mark: dict[str, int] = field(default_factory=dict)
+    fail_next: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        members = tuple(Member(1, n, f"host{n}", 9000, True) for n in range(1, self.replica_count + 1))
+        self.inventory = Inventory("analytics", members)
+        self.replicas = {alias: Replica() for alias in self.inventory.aliases}
+
+    def seed(self, name: str, table: Table) -> None:
+        """Give every replica a table, as if it had been there before."""
+        for replica in self.replicas.values():
+            replica.tables[name] = table
+
+    def tick(self) -> int:
+        """Return the next number in the order of reads."""
+        self.sequence += 1
+        return self.sequence
+
+    # The queue and its workers.
+
+    def enqueue(self, statement: Statement, token: str) -> None:
+        """Append an entry, as the initiator does with one create in Keeper."""
+        self.entries += 1
+        hosts: dict[str, HostState] = dict.fromkeys(self.replicas, "waiting")
+        self.queue.append(Entry(f"query-{self.entries:010d}", statement, token, hosts))
+
+    def work(self, alias: str) -> None:
+        """Let a replica's worker take one step: the oldest entry that it has not finished."""
+        replica = self.replicas[alias]
+        if not replica.up or replica.paused:
+            return
+        for entry in self.queue:
+            if entry.hosts[alias] == "finished":
+                continue
+            if self.fail_next.get(alias, 0) > 0 and isinstance(entry.statement, Exchange | Rename):
+                self.fail_next[alias] -= 1
+                code = 241
+            else:
+                code = self._execute(alias, replica, entry)
+            if self.crash_before_mark.get(alias, 0) > 0:
+                # The server dies after executing and before marking: it will execute again.
+                self.crash_before_mark[alias] -= 1
+                entry.hosts[alias] = "waiting"
+                return
+            entry.hosts[alias] = "finished"
+            entry.codes[alias] = code
+            return
+
+    def work_all(self) -> None:
+        """Let every worker finish what it can."""
+        for _ in range(len(self.queue) + 1):
+            for alias in self.replicas:
+                self.work(alias)
+
+    def _execute(self, alias: str, replica: Replica, entry: Entry) -> int:
+        tables, removed = replica.tables, None
+        match entry.statement:
+            case Exchange(_, _, target, candidate):
+                if target not in tables or candidate not in tables:
+                    return 60
+                tables[target], tables[candidate] = tables[candidate], tables[target]
+            case Rename(_, _, source, target):
+                if target in tables:
+                    return 57
+                if source not in tables:
+                    return 60
+                tables[target] = tables.pop(source)
+            case Drop(_, _, name):
+                if (table := tables.pop(name, None)) is not None:
+                    removed = table.uuid
+        self.applied.append(Applied(alias, entry.name, entry.statement, removed))
+        return 0
+
+    def prune(self) -> None:
+        """Forget every entry that no replica is working on, as a busy queue does."""
+        self.queue = [e for e in self.queue if any(state != "finished" for state in e.hosts.values())]
+
+    def arrive(self) -> None:
+        """Let the oldest request that was on its way take effect."""
+        if self.late:
+            self.late.pop(0)()
+
+    def heal(self) -> None:
+        """End all faults: replicas return, requests on their way arrive, workers catch up."""
+        for replica in self.replicas.values():
+            replica.up, replica.paused = True, False
+        self.crash_before_mark.clear()
+        self.fail_next.clear()
+        while self.late:
+            self.arrive()
+        self.work_all()
+
+    # Keeper.
+
+    def swap_row(self, expected: tuple[str, int] | None, row: Row) -> bool:
+        """Store ``row`` if the key is as expected: (write id, version), or absent. One atomic step."""
+        current = self.rows.get(row.target_key)
+        if expected is None:
+            if current is not None:
+                return False
+            self.rows[row.target_key] = (row, 0)
+            return True
+        if current is None or (current[0].write_id, current[1]) != expected:
+            return False
+        self.rows[row.target_key] = (row, current[1] + 1)
+        return True
+
+    def stored(self, key: str) -> StoredRecord | None:
+        """Return the record under ``key``."""
+        if (current := self.rows.get(key)) is None:
+            return None
+        row, version = current
+        return StoredRecord(decode(row), row.write_id, version)
+
+    # Looking.
+
+    def observe(self, key: str, tables: list[str]) -> Observation:
+        """One look at all replicas that are up."""
+        record = self.stored(key)
+        return Observation(
+            sequence=self.tick(),
+            server_time=int(self.now),
+            inventory=self.inventory,
+            replicas={
+                alias: self._facts(alias, replica, record, tables)
+                for alias, replica in self.replicas.items()
+                if replica.up
+            },
+            record=record,
+            dependents=(),
+        )
+
+    def _facts(
+        self, alias: str, replica: Replica, record: StoredRecord | None, tables: list[str]
+    ) -> ReplicaFacts:
+        return ReplicaFacts(
+            alias=alias,
+            server=f"server-{alias}",
+            version="26.9.2.1",
+            user=USER,
+            inventory_digest=self.inventory.digest,
+            database_engine="Atomic",
+            sees_database=True,
+            tables={name: self._table_facts(table) for name in tables if (table := replica.tables.get(name))},
+            control=ControlFacts(
+                CONTROL,
+                AUTHORITY,
+                record.write_id if record else None,
+                record.version if record else None,
+            ),
+        )
+
+    def _table_facts(self, table: Table) -> TableFacts:
+        count = len(self.replicas)
+        active = sum(replica.up for replica in self.replicas.values())
+        return TableFacts(
+            uuid=table.uuid,
+            engine="ReplicatedMergeTree",
+            engine_full="ReplicatedMergeTree ORDER BY id",
+            schema_digest="s" * 64,
+            engine_refusal=None,
+            create_query="",
+            comment_authority=None,
+            rows=table.rows,
+            bytes=table.rows,
+            replication=Replication(
+                zookeeper_name="default",
+                zookeeper_path=table.path,
+                replica_name="r",
+                is_readonly=False,
+                is_session_expired=False,
+                queue_size=0,
+                log_max_index=1,
+                log_pointer=2,
+                total_replicas=count,
+                active_replicas=active,
+                lost_parts=0,
+                queue_error=False,
+                keeper_error=False,
+            ),
+        )
+
+    def content(self, name: str) -> dict[str, ContentDigest]:
+        """The content digest of a table on every replica that has it."""
+        return {
+            alias: ContentDigest(table.rows, table.content, table.content)
+            for alias, replica in self.replicas.items()
+            if (table := replica.tables.get(name)) is not None
+        }
+
+    def queue_rows(self, token: str) -> list[QueueRow]:
+        """The queue's rows of ``token``."""
+        rows = []
+        for entry in self.queue:
+            if entry.token != token:
+                continue
+            for member in self.inventory.members:
+                finished = entry.hosts[member.alias] == "finished"
+                code = entry.codes.get(member.alias, 0) if finished else None
+                rows.append(
+                    QueueRow(
+                        entry=entry.name,
+                        query=repr(entry.statement),
+                        statement=entry.statement,
+                        token=token,
+                        host=member.host_name,
+                        port=member.port,
+                        status="Finished" if finished else "Inactive",
+                        exception_code=code,
+                        exception_text=None if code is None else ("" if code == 0 else f"Code: {code}"),
+                    )
+                )
+        return rows
+
+
+def clone(table: Table, **changes: object) -> Table:
+    """A changed copy of a table."""
+    return replace(table, **changes)  # type: ignore[arg-type]
