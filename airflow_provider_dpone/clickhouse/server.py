@@ -51,6 +51,8 @@ _RESERVED: Final = frozenset(
 
 _READ_SETTINGS: Final[Settings] = {
     "wait_end_of_query": 1,
+    # Not in the statement: CHECK GRANT has no FORMAT clause.
+    "default_format": "JSONCompact",
     "http_write_exception_in_output_format": 0,
     "cancel_http_readonly_queries_on_client_close": 1,
     "output_format_json_quote_64bit_integers": 0,
@@ -188,7 +190,7 @@ class Server:
         if not sql.lstrip().upper().startswith(_READ_WORDS):
             raise ValueError("only a statement that reads may be sent this way")
         url = "/?" + self._parameters(settings, _READ_SETTINGS)
-        body = f"{sql}\nFORMAT JSONCompact".encode()
+        body = sql.encode()
         deadline = time.monotonic() + (timeout if timeout is not None else self._settings.read_timeout)
         failure: ConnectFailed | ReplyLost | None = None
         # The first host is tried again at the end: its pooled connection may just have been stale.

@@ -81,10 +81,13 @@ class FakeServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        while not self._done.is_set():
+        while True:
             try:
                 raw, _ = self._listener.accept()
             except TimeoutError:
+                # What is still waiting to be accepted is served before the end.
+                if self._done.is_set():
+                    return
                 continue
             behaviour = self.behaviours[min(self.connections, len(self.behaviours) - 1)]
             self.connections += 1
@@ -390,7 +393,8 @@ def test_a_read_returns_exact_numbers_by_name() -> None:
     with fake(answer(RESULT)) as fake_server:
         reply = connect(fake_server.port).read("SELECT n, s FROM t")
     assert reply.dicts() == [{"n": 2**128 - 1, "s": "ä"}]
-    assert fake_server.requests[0].body == b"SELECT n, s FROM t\nFORMAT JSONCompact"
+    assert fake_server.requests[0].body == b"SELECT n, s FROM t"
+    assert fake_server.requests[0].url_parameters["default_format"] == "JSONCompact"
     assert fake_server.requests[0].url_parameters["wait_end_of_query"] == "1"
 
 
