@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from airflow_provider_dpone.clickhouse.sql import SqlSyntaxError, TokenKind, tokens
 from airflow_provider_dpone.publication.canonical import Json, sha256_hex
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.base import Describe, Render, SelectLoad, SourceColumn
@@ -58,7 +59,7 @@ class SqlSource:
                     "export the rows to a file and use FileSource.",
                 )
             )
-        return self.sql
+        return _one_statement(self.sql)
 
     def rendered(self, render: Render) -> Self:
         """A copy with the query and the connection's id rendered."""
@@ -74,3 +75,16 @@ class SqlSource:
         if version > cls.__version__:
             raise ValueError("this SqlSource was written by a newer release: upgrade the provider")
         return cls(**data)
+
+
+def _one_statement(sql: str) -> str:
+    """Return the statement without its semicolon. It will stand in brackets, so it must be whole and alone."""
+    try:
+        found = [token for token in tokens(sql) if token.kind is not TokenKind.COMMENT]
+    except SqlSyntaxError as error:
+        raise Stopped(Stop(Code.BAD_INPUT, f"The source's SQL can't be read: {error}.")) from None
+    if found and found[-1].is_symbol(";"):
+        sql = sql[: found.pop().start]
+    if not found or any(token.is_symbol(";") for token in found):
+        raise Stopped(Stop(Code.BAD_INPUT, "The source's SQL must be exactly one statement."))
+    return sql

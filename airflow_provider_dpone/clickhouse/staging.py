@@ -1,0 +1,740 @@
+"""Staging on a ClickHouse cluster: fix the plan, create the candidate everywhere, load it in one request.
+
+Each statement that changes something is sent once. A candidate belongs to one attempt: what went wrong is
+never repaired in it and never appended to. It is dropped, and a retry builds another one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from airflow_provider_dpone.clickhouse.control_table import ControlTable
+from airflow_provider_dpone.clickhouse.create_table import (
+    ColumnDefinition,
+    DefinitionError,
+    TableDefinition,
+    TableMark,
+    admit_engine,
+    build_candidate,
+    ddl_text,
+    describe_columns,
+    described,
+    differences,
+    format_query,
+    from_ddl,
+    parse,
+    schema_digest,
+    structure_text,
+)
+from airflow_provider_dpone.clickhouse.errors import (
+    KEEPER_CODES,
+    REPLICA_CODES,
+    ConnectFailed,
+    ErrorCode,
+    ReplyLost,
+    ServerError,
+    stopped,
+    summary,
+)
+from airflow_provider_dpone.clickhouse.exact import (
+    INPUT_SETTINGS,
+    SELECT_SETTINGS,
+    InexactTypeError,
+    Load,
+    LoadColumn,
+    exact_select,
+    insert_from_input,
+    insert_from_select,
+    misfit_column,
+    text_carrier,
+)
+from airflow_provider_dpone.clickhouse.grants import Grants
+from airflow_provider_dpone.clickhouse.progress import BROKEN, LoadQuery, LoadWatch, Verdict, in_words
+from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS
+from airflow_provider_dpone.clickhouse.schema_change import StructurePlan, StructureRefusal, plan_structure
+from airflow_provider_dpone.clickhouse.server import OnceReply, Server
+from airflow_provider_dpone.clickhouse.sql import identifier, qualified, string
+from airflow_provider_dpone.publication.canonical import Json, digest
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.routes.ports import Attempt, Loaded, Log, StagePlan, Target
+from airflow_provider_dpone.sources import SelectLoad, Source, SourceColumn, StreamLoad
+from airflow_provider_dpone.values import ClusterRefresh
+
+_NO_DEDUPLICATION: Final = {
+    # Which of these rules depends on the release; a release doesn't know all of them.
+    "insert_deduplicate": "0",
+    "deduplicate_insert": "disable",
+    "deduplicate_insert_select": "disable",
+    "insert_select_deduplicate": "0",
+}
+"""A load may hold one row, or one block of rows, many times: all of them are kept."""
+
+_SETTLE_SECONDS: Final = 20.0
+_QUIET_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 10.0
+_ASK_SECONDS: Final = 60.0
+_DDL_SLACK_SECONDS: Final = 30.0
+
+_MAYBE_ENQUEUED: Final = frozenset({*KEEPER_CODES, ErrorCode.TIMEOUT_EXCEEDED, ErrorCode.UNFINISHED})
+"""Codes with which the contacted server can't tell whether, or how, the replicas do a statement."""
+
+_BUSY_CODES: Final = frozenset(
+    {*REPLICA_CODES, ErrorCode.MEMORY_LIMIT_EXCEEDED, ErrorCode.TOO_MANY_SIMULTANEOUS_QUERIES}
+)
+"""Codes that say nothing about what was asked: a later try may be answered."""
+
+_MISFIT_CODES: Final = frozenset(
+    {
+        *(6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 321, 349, 376, 407, 469, 675, 676, 691),
+    }
+)
+"""What ClickHouse calls it when a value or a record can't be read as what it should be."""
+
+
+class _TooLarge(Exception):
+    """The next chunk would go over the bound."""
+
+
+class _Cancelled(Exception):
+    """The task was asked to stop."""
+
+
+class _Body:
+    """A stream's chunks on their way: counted before they are sent, and cut at the bound.
+
+    :ivar sent_bytes: bytes given to the connection so far.
+    """
+
+    def __init__(self, load: StreamLoad, max_bytes: int, cancel: threading.Event) -> None:
+        self.sent_bytes = 0
+        self._load = load
+        self._max_bytes = max_bytes
+        self._cancel = cancel
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._source_chunks():
+            if self._cancel.is_set():
+                raise _Cancelled
+            if self.sent_bytes + len(chunk) > self._max_bytes:
+                raise _TooLarge
+            self.sent_bytes += len(chunk)
+            yield chunk
+
+    def _source_chunks(self) -> Iterator[bytes]:
+        with _source_errors():
+            yield from self._load.chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of staging, in seconds.
+
+    :ivar create: how long the replicas may take to create the candidate.
+    :ivar load: how long a server may be silent during a load; a load by query is silent until it ends.
+    :ivar poll: how often a running load is looked at.
+    """
+
+    create: float = 180.0
+    load: float = 6 * 3600.0
+    poll: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The adapter's part of a plan.
+
+    :ivar definition: what the candidate shall be.
+    :ivar columns: what is loaded, in the source's order.
+    :ivar aliases: the replicas, in the cluster's order.
+    :ivar settings: those of the settings that a load may need which every replica knows.
+    """
+
+    definition: TableDefinition
+    source_columns: tuple[SourceColumn, ...]
+    columns: tuple[LoadColumn, ...]
+    aliases: tuple[str, ...]
+    settings: frozenset[str]
+
+
+class ClusterStaging:
+    """Builds, loads and drops the candidates of one stage task. Implements ``routes.ports.Staging``."""
+
+    def __init__(
+        self,
+        server: Server,
+        target: Target,
+        refresh: ClusterRefresh,
+        source: Source,
+        log: Log,
+        *,
+        control: ControlTable | None = None,
+        limits: Limits = Limits(),
+        cancel: threading.Event | None = None,
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        :param log: what a human follows: one line per event.
+        :param control: the control table, for the grants that are needed on it.
+        :param cancel: when set, a running load is killed within a second; :meth:`cancel` sets it too.
+        """
+        self._server = server
+        self._target = target
+        self._refresh = refresh
+        self._source = source
+        self._log = log
+        self._grants = Grants(server, target, control or ControlTable())
+        self._limits = limits
+        self._cancel = cancel or threading.Event()
+        self._running: LoadQuery | None = None
+
+    def quoted(self, name: str) -> str:
+        """Return the target's database and ``name``, quoted for SQL."""
+        return qualified(self._target.database, name)
+
+    def cancel(self) -> None:
+        """Stop: kill a running load by its id now, and let none begin. May be called by a signal handler."""
+        self._cancel.set()
+        if (running := self._running) is not None:
+            running.kill()
+
+    # --- Plan --------------------------------------------------------------------------
+
+    def plan(self, observation: Observation) -> StagePlan:
+        """Fix structure, column mapping and grants. Reads no row of the source, changes nothing.
+
+        :raises Stopped: ``STRUCTURE_MISSING``, ``STRUCTURE_REFUSED``, ``SCHEMA_MISMATCH``,
+            ``TYPE_NOT_EXACT``, ``UNSUPPORTED_TARGET``, ``MISSING_GRANT``, ``BAD_INPUT``, ``SOURCE_FAILED``,
+            and what reading from the server raises.
+        """
+        self._grants.require()
+        load = self._source_load()
+        if isinstance(load, StreamLoad):
+            self._read("Asking whether a stream may be loaded", f"DESCRIBE TABLE input({string('x String')})")
+        columns = load.columns if isinstance(load, StreamLoad) else self._columns()
+        structure = self._structure(self._live(observation), load, columns)
+        loaded = _load_columns(columns, structure.columns, load)
+        aliases = observation.inventory.aliases
+        refresh, target = self._refresh, self._target
+        return StagePlan(
+            digest=digest(
+                "dpone/stage-plan.v1",
+                self._source.identity(),
+                [target.cluster, target.database, target.table],
+                schema_digest(structure.definition),
+                [[column.name, column.carrier, column.target] for column in loaded],
+                [refresh.replication_mode, refresh.on_schema_change],
+            ),
+            schema_difference=tuple(str(difference) for difference in structure.differences),
+            payload=_Planned(
+                structure.definition, columns, loaded, aliases, self._known_settings(load, len(aliases))
+            ),
+        )
+
+    def _columns(self) -> tuple[SourceColumn, ...]:
+        with _source_errors():
+            return self._source.columns(self._described)
+
+    def _described(self, sql: str) -> tuple[SourceColumn, ...]:
+        rows = self._read("Describing the source's query", f"DESCRIBE TABLE (\n{sql}\n)", Code.BAD_INPUT)
+        return tuple(SourceColumn(str(row["name"]), str(row["type"])) for row in rows)
+
+    def _live(self, observation: Observation) -> TableDefinition | None:
+        table = observation.table(self._target.table)
+        if table is None:
+            return None
+        try:
+            definition = parse(table.create_query)
+        except DefinitionError as error:
+            raise _stop(Code.UNSUPPORTED_TARGET, f"{self._target} can't be rebuilt: {error}.") from None
+        if refusal := admit_engine(definition):
+            raise _stop(Code.UNSUPPORTED_TARGET, f"{self._target} can't be replaced: {refusal.message}.")
+        return definition
+
+    def _structure(
+        self, live: TableDefinition | None, load: SelectLoad | StreamLoad, columns: tuple[SourceColumn, ...]
+    ) -> StructurePlan:
+        """Decide the candidate's structure and which of its columns the source fills."""
+        mode = self._refresh.on_schema_change
+        given = self._given() if live is None or mode != "refuse" else None
+        if isinstance(load, StreamLoad):
+            _require_header(load, columns, live or given)
+        match plan_structure(live, given, [(column.name, column.type) for column in columns], mode):
+            case StructurePlan() as structure:
+                if refusal := admit_engine(structure.definition):
+                    raise _stop(Code.STRUCTURE_REFUSED, f"The structure can't be used: {refusal.message}.")
+                return structure
+            case StructureRefusal() as refused:
+                raise _structure_refused(refused, self._target)
+
+    def _given(self) -> TableDefinition | None:
+        """Return what the DAG author wrote, in the server's own words."""
+        refresh = self._refresh
+        doing = "Reading the given structure"
+        try:
+            if refresh.structure is not None:
+                text = structure_text(refresh.structure)
+            elif refresh.ddl is not None:
+                text = ddl_text(refresh.ddl)
+            else:
+                return None
+            ((formatted,),) = (row.values() for row in self._read(doing, format_query(text)))
+            definition = from_ddl(str(formatted))
+            rows = self._read(doing, describe_columns(definition))
+            return described(definition, [{name: str(value) for name, value in row.items()} for row in rows])
+        except DefinitionError as error:
+            raise _stop(Code.STRUCTURE_REFUSED, f"The given structure can't be used: {error}.") from None
+
+    def _read(self, doing: str, sql: str, refused: Code = Code.STRUCTURE_REFUSED) -> list[dict[str, object]]:
+        """Ask the server about something that the DAG author wrote; an error is an answer to that."""
+        try:
+            return self._server.read(sql, timeout=_ASK_SECONDS).dicts()
+        except ServerError as error:
+            if error.code == ErrorCode.ACCESS_DENIED:
+                raise self._denied(error, doing) from None
+            if error.code in _BUSY_CODES:
+                raise stopped(error, doing) from None
+            raise _stop(
+                refused,
+                f"{doing} failed: {summary(error)}.",
+                facts={"exception_code": error.code, "exception_name": error.name},
+            ) from None
+        except (ConnectFailed, ReplyLost) as error:
+            raise stopped(error, doing) from None
+
+    def _denied(self, error: ServerError, doing: str) -> Stopped:
+        """Name the grant, where it is the one that some releases want for ``input()`` and ``null()``."""
+        if not error.mentions("READ ON FILE"):
+            return stopped(error, doing)
+        user = identifier(self._server.user)
+        return Stopped(
+            Stop(
+                Code.MISSING_GRANT,
+                f"{doing} failed: this release of ClickHouse wants READ ON FILE for it, which the user lacks.",
+                next_action=f"GRANT READ ON FILE TO {user}, or use a query in the same ClickHouse as source.",
+                facts={"missing": ["READ ON FILE"]},
+            )
+        )
+
+    def _known_settings(self, load: SelectLoad | StreamLoad, replicas: int) -> frozenset[str]:
+        """Return those of the settings of a load that every replica has; releases differ in them."""
+        wanted = {*SELECT_SETTINGS, *_NO_DEDUPLICATION}
+        if isinstance(load, StreamLoad):
+            wanted |= {*INPUT_SETTINGS, *load.settings}
+        rows = self._read(
+            "Reading the replicas' settings",
+            f"SELECT name FROM clusterAllReplicas({identifier(self._target.cluster)}, system.settings) "
+            f"WHERE name IN ({', '.join(map(string, sorted(wanted)))}) "
+            f"GROUP BY name HAVING count() = {replicas}",
+            Code.SERVER_ERROR,
+        )
+        return frozenset(str(row["name"]) for row in rows)
+
+    # --- Create and drop ---------------------------------------------------------------
+
+    def create(self, plan: StagePlan, attempt: Attempt, *, authority_id: str, operation_id: str) -> None:
+        """Create the candidate on every replica, under the attempt's UUID and with our mark in its COMMENT.
+
+        :raises Stopped: ``STAGING_FAILED`` (refused or failed somewhere), ``MISSING_GRANT``,
+            ``STAGING_UNKNOWN``: it may still be created.
+        """
+        planned = _planned(plan)
+        statement = build_candidate(
+            planned.definition,
+            database=self._target.database,
+            name=attempt.name,
+            uuid=attempt.uuid,
+            cluster=self._target.cluster,
+            mark=TableMark(authority_id, operation_id, attempt.attempt_id),
+        )
+        try:
+            self._server.once(
+                statement,
+                settings={
+                    "log_comment": f"dpone1s:{operation_id[:16]}:create:{attempt.attempt_id}",
+                    "distributed_ddl_task_timeout": int(self._limits.create),
+                    "distributed_ddl_output_mode": "throw",
+                },
+                timeout=self._limits.create + _DDL_SLACK_SECONDS,
+            )
+        except ConnectFailed as error:
+            raise _stop(Code.STAGING_FAILED, f"Creating the candidate failed: {summary(error)}.") from None
+        except ServerError as error:
+            if error.code not in _MAYBE_ENQUEUED or error.remote_host_error:
+                raise self._not_created(error) from None
+            self._await_created(attempt, planned.aliases, summary(error))
+        except ReplyLost as error:
+            self._await_created(attempt, planned.aliases, summary(error))
+
+    def _not_created(self, error: ServerError) -> Stopped:
+        if error.code == ErrorCode.ACCESS_DENIED:
+            return stopped(error, "Creating the candidate")
+        where = " on a replica" if error.remote_host_error else ""
+        return _stop(
+            Code.STAGING_FAILED,
+            f"Creating the candidate failed{where}: {summary(error)}.",
+            facts={"exception_code": error.code, "exception_name": error.name},
+        )
+
+    def _await_created(self, attempt: Attempt, aliases: tuple[str, ...], why: str) -> None:
+        """The statement may be in the queue: wait until every replica shows its table, or the time is up."""
+        self._log(f"{self._target}: creating {attempt.name} was not answered ({why}); looking for it.")
+        deadline = time.monotonic() + self._limits.create
+        created: set[str] = set()
+        while True:
+            try:
+                created = self._created_on(attempt, aliases)
+            except BROKEN:
+                created = set()
+            if created == set(aliases):
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_QUIET_SECONDS)
+        raise _stop(
+            Code.STAGING_UNKNOWN,
+            f"Creating the candidate was not answered ({why}), and it is not seen on every replica.",
+            replicas={alias: {"created": alias in created} for alias in aliases},
+        )
+
+    def _created_on(self, attempt: Attempt, aliases: tuple[str, ...]) -> set[str]:
+        found = self._server.read(
+            "SELECT _shard_num, toString(uuid) FROM "
+            f"clusterAllReplicas({identifier(self._target.cluster)}, system.tables) "
+            f"WHERE database = {string(self._target.database)} AND name = {string(attempt.name)}",
+            settings={**READ_SETTINGS, "skip_unavailable_shards": 0},
+            timeout=_LOOK_SECONDS,
+        ).rows
+        return {aliases[int(str(number)) - 1] for number, uuid in found if uuid == attempt.uuid}
+
+    def check_created(self, plan: StagePlan, attempt: Attempt, observation: Observation) -> None:
+        """Compare the candidate on every replica with the plan, clause by clause.
+
+        :raises Stopped: ``CANDIDATE_DIFFERS``, with the clauses per replica.
+        """
+        wanted = _planned(plan).definition
+        problems: dict[str, dict[str, Json]] = {}
+        for alias in observation.inventory.aliases:
+            facts = observation.replicas.get(alias)
+            table = facts.tables.get(attempt.name) if facts else None
+            if table is None:
+                problems[alias] = {"exists": False}
+            elif table.uuid != attempt.uuid:
+                problems[alias] = {"uuid": table.uuid}
+            else:
+                try:
+                    found = differences(wanted, parse(table.create_query))
+                except DefinitionError as error:
+                    problems[alias] = {"unreadable": str(error)}
+                    continue
+                if found:
+                    problems[alias] = {difference.clause: str(difference) for difference in found}
+        if problems:
+            clauses = dict.fromkeys(clause for found in problems.values() for clause in found)
+            raise _stop(
+                Code.CANDIDATE_DIFFERS,
+                f"The candidate is not what was asked for on {', '.join(problems)}: {', '.join(clauses)}.",
+                replicas=problems,
+            )
+
+    def drop(self, attempt: Attempt) -> None:
+        """Drop a candidate that the rule for drops allows to be dropped. Sent once, not waited for.
+
+        :raises ValueError: the name is not the attempt's own.
+        :raises Stopped: the server refused it or could not be asked.
+        """
+        if attempt.attempt_id not in attempt.name:
+            raise ValueError("only a candidate of this very attempt may be dropped")
+        try:
+            self._server.once(
+                f"DROP TABLE IF EXISTS {self.quoted(attempt.name)} "
+                f"ON CLUSTER {identifier(self._target.cluster)}",
+                settings={
+                    "log_comment": f"dpone1s:drop:{attempt.attempt_id}",
+                    "distributed_ddl_task_timeout": 0,
+                    # The guard against dropping a large table by mistake; this one is proven to be ours.
+                    "max_table_size_to_drop": 0,
+                },
+                timeout=_DDL_SLACK_SECONDS,
+            )
+        except BROKEN as error:
+            raise stopped(error, "Dropping the candidate") from None
+
+    # --- Load ------------------------------------------------------------------------
+
+    def load(self, plan: StagePlan, attempt: Attempt) -> Loaded:
+        """Read the source into the candidate, in one request.
+
+        :raises Stopped: ``SOURCE_FAILED``, ``SOURCE_TOO_LARGE``, ``VALUE_REFUSED``, ``ROWS_DISAGREE``,
+            ``STAGING_FAILED``: the load has ended; ``STAGING_UNKNOWN``: it may still be running.
+        """
+        planned = _planned(plan)
+        body: _Body | None = None
+        match self._source_load():
+            case SelectLoad(sql):
+                statement = insert_from_select(self._target.database, attempt.name, planned.columns, sql)
+                source_rows: Callable[[], int | None] = _unknown
+            case StreamLoad() as load:
+                _require_same_columns(planned.source_columns, load.columns)
+                statement = insert_from_input(
+                    self._target.database, attempt.name, planned.columns, load.format
+                )
+                statement = Load(statement.sql, {**statement.settings, **load.settings})
+                body = _Body(load, self._refresh.max_source_bytes, self._cancel)
+                source_rows = load.rows
+        query = LoadQuery(
+            self._server, self._target.cluster, planned.aliases, f"dpone-load-{attempt.attempt_id}"
+        )
+        reply = self._sent(planned, attempt, statement, query, body)
+        return self._accepted(reply, body, source_rows())
+
+    def _source_load(self) -> SelectLoad | StreamLoad:
+        if self._cancel.is_set():
+            raise _stop(Code.STAGING_FAILED, "The task was asked to stop before its load began.")
+        with _source_errors():
+            return self._source.load()
+
+    def _sent(
+        self, planned: _Planned, attempt: Attempt, statement: Load, query: LoadQuery, body: _Body | None
+    ) -> OnceReply:
+        """Send the load once and wait for its end."""
+        known = {name: value for name, value in statement.settings.items() if name in planned.settings}
+        known |= {name: value for name, value in _NO_DEDUPLICATION.items() if name in planned.settings}
+        watch = LoadWatch(
+            query,
+            title=str(self._target),
+            max_bytes=self._refresh.max_source_bytes,
+            sent_bytes=None if body is None else lambda: body.sent_bytes,
+            cancel=self._cancel,
+            log=self._log,
+            poll_seconds=self._limits.poll,
+        )
+        self._running = query
+        try:
+            with watch:
+                # A stream's statement leads its body: in the URL, a wide table's would be too long for the
+                # proxies that stand in front of many servers.
+                return self._server.once(
+                    statement.sql if body is None else "",
+                    settings={**known, "log_comment": f"dpone1s:load:{attempt.attempt_id}"},
+                    query_id=query.query_id,
+                    body=None if body is None else chain([f"{statement.sql}\n".encode()], body),
+                    timeout=self._limits.load,
+                )
+        except ServerError as error:
+            raise self._refused(error, planned, watch.verdict) from None
+        except ConnectFailed as error:
+            raise _stop(Code.STAGING_FAILED, f"The load was not sent: {summary(error)}.") from None
+        except ReplyLost as error:
+            cause = _stop(
+                Code.STAGING_FAILED,
+                f"The load's reply was lost ({summary(error)}), so the load was given up.",
+            )
+        except _TooLarge:
+            cause = self._too_large("its stream was cut there")
+        except _Cancelled:
+            cause = _cancelled()
+        except Stopped as error:
+            cause = error
+        finally:
+            self._running = None
+        # The connection is cut and the server may not have noticed yet.
+        raise self._settled(query, cause, watch.verdict)
+
+    def _settled(self, query: LoadQuery, cause: Stopped, verdict: Verdict | None) -> Stopped:
+        """Wait until the load is proven to have ended, killing it if it runs; return what is to be raised.
+
+        It has ended when all replicas answered twice, a second apart, that none runs it: a statement that is
+        still on its way to a server has its connection cut and can't complete.
+        """
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        quiet_since: float | None = None
+        while time.monotonic() < deadline:
+            try:
+                seen = query.look()
+            except BROKEN:
+                quiet_since = None
+            else:
+                now = time.monotonic()
+                if seen is not None:
+                    self._log(f"{self._target}: the load still runs on {seen.alias}; it is killed by its id.")
+                    query.kill()
+                    quiet_since = None
+                elif quiet_since is None:
+                    quiet_since = now
+                elif now - quiet_since >= _QUIET_SECONDS:
+                    match verdict:
+                        case Verdict.TOO_LARGE:
+                            return self._too_large("it was killed")
+                        case Verdict.CANCELLED:
+                            return _cancelled()
+                        case None:
+                            return cause
+            time.sleep(_QUIET_SECONDS / 2)
+        return _stop(
+            Code.STAGING_UNKNOWN,
+            f"{cause.stop.message} It is not proven that the load has ended on every replica.",
+            facts={"query_id": query.query_id},
+        )
+
+    def _accepted(self, reply: OnceReply, body: _Body | None, source_rows: int | None) -> Loaded:
+        """Take the server's word, if all who count agree."""
+        parsed, written, written_bytes = (
+            int(reply.summary.get(name, "0")) for name in ("read_rows", "written_rows", "written_bytes")
+        )
+        size = written_bytes if body is None else body.sent_bytes
+        if size > self._refresh.max_source_bytes:
+            raise self._too_large(f"the load wrote {size:,} bytes before it could be killed")
+        said: dict[str, Json] = {"stored": written}
+        if body is not None:
+            said["parsed"] = parsed
+            if source_rows is not None:
+                said["sent"] = source_rows
+        if len(set(said.values())) > 1:
+            counts = ", ".join(f"{count:,} {what}" for what, count in said.items())
+            raise _stop(Code.ROWS_DISAGREE, f"The row counts of the load don't agree: {counts}.", facts=said)
+        return Loaded(written, size, source_rows)
+
+    def _refused(self, error: ServerError, planned: _Planned, verdict: Verdict | None) -> Stopped:
+        """Say what a server's error about the load means; the load has ended."""
+        match verdict:
+            case Verdict.TOO_LARGE:
+                return self._too_large("it was killed")
+            case Verdict.CANCELLED:
+                return _cancelled()
+        if self._cancel.is_set() and error.code == ErrorCode.QUERY_WAS_CANCELLED:
+            return _cancelled()
+        facts: dict[str, Json] = {"exception_code": error.code, "exception_name": error.name}
+        if error.own_message is not None and (column := misfit_column(f"dpone: {error.own_message}")):
+            return _stop(
+                Code.VALUE_REFUSED,
+                f"A value doesn't fit column {identifier(column)} of {self._target} exactly.",
+                facts={"column": column},
+            )
+        if error.code in _MISFIT_CODES:
+            column = next((c.name for c in planned.columns if _names(error, c.name)), None)
+            where = "" if column is None else f" of column {identifier(column)}"
+            return _stop(
+                Code.VALUE_REFUSED,
+                f"The server can't read a value or a record{where}: {summary(error)}.",
+                facts=facts if column is None else {**facts, "column": column},
+            )
+        if error.code == ErrorCode.ACCESS_DENIED:
+            return stopped(error, "Loading the candidate")
+        return _stop(Code.STAGING_FAILED, f"Loading the candidate failed: {summary(error)}.", facts=facts)
+
+    def _too_large(self, then: str) -> Stopped:
+        limit = self._refresh.max_source_bytes
+        return _stop(
+            Code.SOURCE_TOO_LARGE,
+            f"The source is larger than max_source_bytes ({limit:,} bytes, {in_words(limit)}); {then}.",
+            facts={"max_source_bytes": limit},
+        )
+
+
+def _load_columns(
+    source: Sequence[SourceColumn], table: Sequence[ColumnDefinition], load: SelectLoad | StreamLoad
+) -> tuple[LoadColumn, ...]:
+    """Match each source column with its column of the table, and prove that the type can be carried."""
+    columns: list[LoadColumn] = []
+    refused: list[LoadColumn] = []
+    for given, column in zip(source, table, strict=True):
+        carrier = given.type
+        if carrier is None and isinstance(load, StreamLoad):
+            try:
+                carrier = text_carrier(column.type, load.format)
+            except InexactTypeError:
+                refused.append(LoadColumn(given.name, f"{load.format} text", column.type))
+                continue
+        columns.append(LoadColumn(given.name, carrier or column.type, column.type))
+    try:
+        exact_select(columns)
+    except InexactTypeError as error:
+        refused.extend(error.columns)
+    if refused:
+        pairs = "; ".join(f"{identifier(c.name)}: {c.carrier} into {c.target}" for c in refused)
+        raise _stop(
+            Code.TYPE_NOT_EXACT,
+            f"Types that can't be carried exactly: {pairs}.",
+            facts={"columns": [column.name for column in refused]},
+        )
+    return tuple(columns)
+
+
+def _require_header(load: StreamLoad, columns: Sequence[SourceColumn], table: TableDefinition | None) -> None:
+    """Refuse a first record that is no header. It may hold values, so it is not shown."""
+    if load.format != "CSV" or table is None or any(table.column(column.name) for column in columns):
+        return
+    raise _stop(
+        Code.BAD_INPUT,
+        "The first record of the CSV file names no column of the table, so it seems to be no header.",
+    )
+
+
+def _structure_refused(refused: StructureRefusal, target: Target) -> Stopped:
+    match refused.reason:
+        case "structure_missing":
+            code = Code.STRUCTURE_MISSING
+        case "duplicate_columns":
+            code = Code.BAD_INPUT
+        case _:
+            code = Code.SCHEMA_MISMATCH
+    facts: dict[str, Json] = {}
+    if refused.source_only or refused.table_only:
+        facts = {"source_only": list(refused.source_only), "table_only": list(refused.table_only)}
+    hint = f" For example:\n{refused.suggestion}" if refused.suggestion else ""
+    return _stop(code, f"{target}: {refused.message}.{hint}", facts=facts)
+
+
+def _planned(plan: StagePlan) -> _Planned:
+    if not isinstance(plan.payload, _Planned):
+        raise TypeError("the plan was made by another adapter")
+    return plan.payload
+
+
+def _unknown() -> None:
+    return None
+
+
+def _names(error: ServerError, column: str) -> bool:
+    return any(
+        error.mentions(text)
+        for text in (f"column {identifier(column)}", f"column {column} ", f"value of key {column})")
+    )
+
+
+def _require_same_columns(planned: tuple[SourceColumn, ...], now: tuple[SourceColumn, ...]) -> None:
+    if planned != now:
+        raise _stop(Code.SOURCE_FAILED, "The source's columns changed after the load was planned.")
+
+
+@contextmanager
+def _source_errors() -> Iterator[None]:
+    """Whatever a source raises becomes ``SOURCE_FAILED`` with the kind of error: its text may hold values."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:  # noqa: BLE001 - a source is anything, so its errors are too
+        kind = type(error).__name__
+        raise _stop(Code.SOURCE_FAILED, f"The source failed with {kind}.", facts={"error": kind}) from None
+
+
+def _cancelled() -> Stopped:
+    return _stop(Code.STAGING_FAILED, "The load was cancelled, because the task was asked to stop.")
+
+
+def _stop(
+    code: Code,
+    message: str,
+    *,
+    facts: Mapping[str, Json] | None = None,
+    replicas: Mapping[str, Mapping[str, Json]] | None = None,
+) -> Stopped:
+    return Stopped(Stop(code, message, facts=facts or {}, replicas=replicas or {}))
