@@ -389,7 +389,8 @@ class ClusterClient:
 
     def last_statement(self) -> int:
         """Sequence number of the newest statement in the log: a mark for `statements(since=...)`."""
-        return max((statement.sequence for statement in self.statements()), default=0)
+        sequence: int = self._call("last_statement")
+        return sequence
 
     def request_count(self, node: int | None = None) -> int:
         """How many HTTP requests came, to one node or to all; the test's own are not counted."""

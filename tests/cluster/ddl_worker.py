@@ -16,7 +16,7 @@ from uuid import uuid4
 from tests.cluster.ddl_entry import DDLEntry, ExecutionStatus
 from tests.cluster.ddl_queue import QUEUE_PATH, DDLQueue
 from tests.cluster.ddl_statement import OnClusterStatement, needs_leader, parse, text_for_host
-from tests.cluster.faults import FaultKind, FaultRegistry
+from tests.cluster.faults import ArmedFault, FaultKind, FaultRegistry
 from tests.cluster.keeper import ExistingNodeError, KeeperError, MissingNodeError
 from tests.cluster.node_client import NodeClient, NodeDownError, ServerError
 from tests.cluster.spec import Endpoint
@@ -24,7 +24,7 @@ from tests.cluster.sql import quote_string
 
 _LOG = logging.getLogger(__name__)
 
-_POLL_SECONDS = 1.0  # only in case a watch got lost
+_POLL_SECONDS = 2.0  # only in case a watch got lost
 _KEEPER_RETRY_SECONDS = 0.3
 
 _READONLY = 164
@@ -34,15 +34,11 @@ _RETRIED_CODES = frozenset({999, 341, 529, 242, 517, 202, 241, 173})
 
 
 class WorkerCrashedError(RuntimeError):
-    """The worker dies (by a fault).
+    """The worker dies by this fault."""
 
-    Attributes:
-        restart_seconds: when it starts again; None is: not before somebody starts it.
-    """
-
-    def __init__(self, restart_seconds: float | None) -> None:
-        super().__init__(restart_seconds)
-        self.restart_seconds = restart_seconds
+    def __init__(self, fault: ArmedFault) -> None:
+        super().__init__(fault.number)
+        self.fault = fault
 
 
 class _RetryLaterError(RuntimeError):
@@ -108,9 +104,9 @@ class DDLWorker:
                 pause = await self._step()
             except WorkerCrashedError as crash:
                 _LOG.info("worker of node %s crashed", self.node)
-                if crash.restart_seconds is None:
-                    return
-                await asyncio.sleep(crash.restart_seconds)
+                if crash.fault.seconds < 0:
+                    return  # until somebody starts it
+                await crash.fault.wait()
                 self._done.clear()
             else:
                 await wait_for_event(self._wake, pause)
@@ -187,17 +183,13 @@ class DDLWorker:
 
     async def _fault(self, entry: DDLEntry, *kinds: FaultKind) -> None:
         fault = self.faults.take(self.node, entry.query, *kinds)
-        if fault is None:
-            return
-        if fault.kind is FaultKind.DELAY_EXECUTION:
-            await asyncio.sleep(fault.seconds)
-        else:
-            await fault.released.wait()
+        if fault is not None:
+            await fault.wait()
 
     def _crash_if_told(self, entry: DDLEntry) -> None:
         crash = self.faults.take(self.node, entry.query, FaultKind.CRASH_BEFORE_MARK)
         if crash is not None:
-            raise WorkerCrashedError(crash.seconds if crash.seconds >= 0 else None)
+            raise WorkerCrashedError(crash)
 
     async def _execute(self, name: str, entry: DDLEntry) -> ExecutionStatus:
         statement = parse(entry.query)
@@ -228,7 +220,7 @@ class DDLWorker:
         try:
             await self.client.text(sql, parameters)
         except ServerError as error:
-            if error.code in _RETRIED_CODES and fault is None:
+            if error.code in _RETRIED_CODES:
                 raise _RetryLaterError(error.text[:200]) from error
             return ExecutionStatus(error.code, error.text)
         return ExecutionStatus(0, "")

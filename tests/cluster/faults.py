@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -47,6 +48,12 @@ class FaultKind(StrEnum):
     """The worker executes the entry and dies before it records the outcome, so it will execute it again."""
 
 
+_TIMED = (
+    *(FaultKind.DELAY_BEFORE, FaultKind.DELAY_AFTER, FaultKind.DELAY_EXECUTION),
+    FaultKind.CRASH_BEFORE_MARK,
+)
+
+
 @dataclass(slots=True)
 class ArmedFault:
     """A fault that waits for its statement.
@@ -69,6 +76,14 @@ class ArmedFault:
     code: int = 0
     hits: int = 0
     released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self) -> None:
+        """Wait until the fault is released; a delay ends by itself, too."""
+        if self.kind in _TIMED:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.released.wait(), self.seconds)
+        else:
+            await self.released.wait()
 
 
 class FaultRegistry:

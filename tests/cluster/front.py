@@ -290,7 +290,7 @@ class Front:
                 error = await self._upstream.client.error_like(code, "Injected before the execution")
                 return await self._send_error(request, error)
             case ArmedFault():
-                await _wait_out(before)
+                await before.wait()
 
         def on_enqueued(entry: str) -> None:
             self._log.enqueued(sequence, entry)
@@ -389,7 +389,7 @@ class Front:
             case ArmedFault(kind=FaultKind.DROP_RESPONSE):
                 raise ConnectionCutError(Outcome.DROPPED)
             case ArmedFault(kind=FaultKind.DELAY_AFTER | FaultKind.HOLD_AFTER):
-                await _wait_out(after)
+                await after.wait()
 
     # --- What the embedded server lacks ----------------------------------------------
 
@@ -443,13 +443,6 @@ class Front:
         await response.prepare(request.raw)
         await response.write_eof()
         return response
-
-
-async def _wait_out(fault: ArmedFault) -> None:
-    if fault.kind in (FaultKind.DELAY_BEFORE, FaultKind.DELAY_AFTER):
-        await asyncio.sleep(fault.seconds)
-    else:
-        await fault.released.wait()
 
 
 def _cut(request: web.Request) -> web.StreamResponse:

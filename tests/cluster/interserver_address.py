@@ -155,7 +155,7 @@ def write_interserver_address(
                 raise ServerContextNotFoundError(f"{len(contexts)} objects look like the server's context")
             if time.monotonic() > deadline:
                 raise ServerContextNotFoundError(f"the server's context did not appear within {timeout:g} s")
-            time.sleep(0.02)
+            time.sleep(0.05)
     finally:
         memory.close()
     context = contexts.pop()

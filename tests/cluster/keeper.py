@@ -14,6 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-un
 from tests.cluster.spec import Endpoint
 
 _SESSION_TIMEOUT = 10.0
+_CONNECT_SECONDS = 30.0
 
 
 class KeeperError(RuntimeError):
@@ -47,10 +48,10 @@ class Keeper:
         """Connect.
 
         Raises:
-            KeeperError: no connection within ten seconds.
+            KeeperError: no connection within half a minute.
         """
         try:
-            await asyncio.to_thread(self._client.start, 10)
+            await asyncio.to_thread(self._client.start, _CONNECT_SECONDS)
         except KazooTimeoutError as error:
             raise KeeperError("ZooKeeper does not answer") from error
 

@@ -63,7 +63,8 @@ class LocalCluster(ClusterClient):
             worker_retry_seconds=worker_retry_seconds,
         )
         self.folder = Path(tempfile.mkdtemp(prefix="dpone-cluster-"))
-        self._log = self.folder / "supervisor.log"
+        # Not in the folder, which the supervisor removes when it fails.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the cluster
         try:
             self._process = self._launch()
             try:
@@ -76,19 +77,18 @@ class LocalCluster(ClusterClient):
             raise
 
     def _launch(self) -> subprocess.Popen[str]:
-        with self._log.open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.supervisor", str(self.folder), self.spec.to_json()],
-                cwd=_REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
-                # The supervisor ends when its input does: no signal can get lost on the way.
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                # Ctrl-C is for this process, which then closes the cluster in order.
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.supervisor", str(self.folder), self.spec.to_json()],
+            cwd=_REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+            # The supervisor ends when its input does: no signal can get lost on the way.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            # Ctrl-C is for this process, which then closes the cluster in order.
+            start_new_session=True,
+        )
 
     def _first_line(self) -> str:
         output = self._process.stdout
@@ -97,11 +97,16 @@ class LocalCluster(ClusterClient):
         readable, _, _ = select.select([output], [], [], _START_SECONDS)
         line = output.readline() if readable else ""
         if not line:
-            raise ClusterNotStartedError(self._log.read_text(errors="replace")[-4000:])
+            raise ClusterNotStartedError(self.supervisor_log()[-4000:])
         return line
+
+    def supervisor_log(self) -> str:
+        """What the supervisor has logged so far."""
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def close(self) -> None:
         """Take everything down and remove the folder; calling it again does nothing."""
+        self._process.terminate()  # the end of its input may be late: a forked child of ours holds the pipe, too
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -110,6 +115,7 @@ class LocalCluster(ClusterClient):
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._log.close()
         self._remove_folder()
 
     def _remove_folder(self) -> None:

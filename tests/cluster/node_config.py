@@ -80,6 +80,7 @@ def _embedded_config(folder: Path, node: int, interserver_port: int) -> str:
         <errorlog>{escape(str(folder))}/server.error.log</errorlog>
     </logger>
     <listen_host>{LOCALHOST}</listen_host>
+    <asynchronous_metrics_update_period_s>60</asynchronous_metrics_update_period_s>
     <interserver_http_host>{LOCALHOST}</interserver_http_host>
     <interserver_http_port>{interserver_port}</interserver_http_port>
     <users_config>{escape(str(folder))}/users.xml</users_config>

@@ -119,7 +119,7 @@ class Initiator:
             query=statement.text,
             hosts=hosts,
             initiator=self.name,
-            settings=await self._changed_settings(caller),
+            settings=self._entry_settings(context["changed"], caller),
             initial_query_id=query_id,
         )
         try:
@@ -143,25 +143,22 @@ class Initiator:
         rows = await self.client.rows(
             "SELECT formatQuerySingleLine({sql:String}) AS text, currentDatabase() AS database, "
             "currentUser() AS user, toInt64(getSetting('distributed_ddl_task_timeout')) AS timeout, "
-            "toString(getSetting('distributed_ddl_output_mode')) AS mode",
+            "toString(getSetting('distributed_ddl_output_mode')) AS mode, "
+            # Not in a subquery: those have settings of their own.
+            "groupArrayIf((name, value), changed) AS changed FROM system.settings",
             {"param_sql": _parameter(sql.strip().rstrip(";")), "log_queries": "0"},
             caller,
         )
         return rows[0]
 
-    async def _changed_settings(self, caller: Caller) -> dict[str, str]:
-        rows = await self.client.rows(
-            "SELECT name, value FROM system.settings WHERE changed ORDER BY name",
-            {"log_queries": "0"},
-            caller,
-        )
-        changed: dict[str, str] = {row["name"]: row["value"] for row in rows}
-        # `database` counts as a setting in an embedded server only.
+    def _entry_settings(self, changed: list[tuple[str, str]], caller: Caller) -> dict[str, str]:
+        """The caller's changed settings, without those that this gateway or the embedded server has changed."""
         ours = {"output_format_json_quote_64bit_integers", "log_queries"} - set(caller.parameters)
+        ours.add("database")  # a setting in an embedded server only
         return {
             name: value
-            for name, value in changed.items()
-            if name not in ours | {"database"} and self.baseline.get(name) != value
+            for name, value in sorted(changed)
+            if name not in ours and self.baseline.get(name) != value
         }
 
     async def _hosts(self, cluster: str) -> tuple[Endpoint, ...]:
@@ -175,13 +172,18 @@ class Initiator:
         return tuple(Endpoint(row["host_name"], row["port"]) for row in rows)
 
     async def _check_grants(self, statement: OnClusterStatement, caller: Caller, user: str) -> None:
-        for grant in required_grants(statement):
-            answer = await self.client.text(f"CHECK GRANT {grant}", {"log_queries": "0"}, caller)
-            if answer.strip() != "1":
+        grants = required_grants(statement)
+        if await self._has(", ".join(map(str, grants)), caller):
+            return
+        for grant in grants:
+            if not await self._has(str(grant), caller):
                 raise StatementRefusedError(
                     _ACCESS_DENIED,
                     f"{user}: Not enough privileges. To execute this query, it's necessary to have the grant {grant}",
                 )
+
+    async def _has(self, grants: str, caller: Caller) -> bool:
+        return (await self.client.text(f"CHECK GRANT {grants}", {"log_queries": "0"}, caller)).strip() == "1"
 
     async def _wait_and_answer(self, name: str, entry: DDLEntry, timeout: int, mode: str) -> str:
         """Wait for the hosts, at most `timeout` seconds (for ever if negative), and make the answer."""

@@ -94,6 +94,11 @@ class StatementLog:
         """Number of HTTP requests per node."""
         return dict(self._requests)
 
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the newest statement; 0 if there is none."""
+        return self._sequence
+
     def begin(
         self, *, node: int, kind: str, text: str, query_id: str, user: str, settings: Mapping[str, str]
     ) -> int:

@@ -122,6 +122,7 @@ class Supervisor:
             "endpoints": [list(fronts[node]) for node in self._spec.nodes],
             "load_balancer": list(await self._serve(self._balance)),
             "control": list(control),
+            "folder": str(self._folder),
             "direct_http": [list(self._http[node]) for node in self._spec.nodes],
             "direct_tcp": [list(self._tcp[node]) for node in self._spec.nodes],
             "zookeeper": list(self._keeper_endpoint),
@@ -327,6 +328,11 @@ class Supervisor:
     async def statements(self, match: str, since: int) -> list[dict[str, Any]]:
         """The log of statements."""
         return [statement.to_dict() for statement in self._log.select(match=match, since=since)]
+
+    @_offered
+    async def last_statement(self) -> int:
+        """Sequence number of the newest statement in the log."""
+        return self._log.last_sequence
 
     @_offered
     async def requests(self) -> dict[int, int]:

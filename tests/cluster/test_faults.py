@@ -227,6 +227,15 @@ def test_failed_execution_is_a_real_error(cluster: LocalCluster, database: str, 
     assert (row["exception_text"] or "").startswith(f"Code: {code}. DB::Exception: ")
 
 
+def test_execution_with_an_error_that_workers_retry_is_not_recorded(
+    cluster: LocalCluster, database: str
+) -> None:
+    fault = cluster.fail_execution(2, database, 2, code=999)
+    cluster.execute(f"CREATE TABLE {database}.t {ON} (a UInt8) ENGINE = Memory")
+    assert fault.hits == 2
+    assert [row["exception_code"] for row in cluster.queue_rows(f"{database}.t")] == [0, 0]
+
+
 @pytest.mark.parametrize("executed", [False, True])
 def test_held_execution_is_active(cluster: LocalCluster, database: str, executed: bool) -> None:
     fault = cluster.hold_execution(1, database, executed=executed)

@@ -18,6 +18,7 @@ from tests.cluster import (
     wait_until,
 )
 from tests.cluster.ddl_queue import QUEUE_COLUMNS
+from tests.cluster.leftovers import processes_of
 
 pytestmark = pytest.mark.cluster
 
@@ -224,15 +225,16 @@ def _user_without(name: str) -> User:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalCluster]:
     """A cluster without <secret>, with external replication and with one user for each missing grant."""
-    with LocalCluster(
-        internal_replication=False, secret=False, users=[_user_without(name) for name in GRANTS]
-    ) as running:
+    users = [_user_without(name) for name in GRANTS]
+    with LocalCluster(internal_replication=False, secret=False, users=users) as running:
         running.execute("CREATE DATABASE mart_g ON CLUSTER analytics")
         for name in ("a", "b"):
             running.execute(
                 f"CREATE TABLE mart_g.{name} ON CLUSTER analytics (a UInt8) ENGINE = MergeTree ORDER BY a"
             )
         yield running
+    assert processes_of(str(running.folder)) == []
+    assert not running.folder.exists()
 
 
 @pytest.mark.parametrize("name", GRANTS)
