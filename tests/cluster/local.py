@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cluster.client import ClusterClient
+from tests.cluster.processes import child_environment
 from tests.cluster.spec import ClusterSpec, User
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ class LocalCluster(ClusterClient):
         return subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.supervisor", str(self.folder), self.spec.to_json()],
             cwd=_REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+            env=child_environment(),
             # The supervisor ends when its input does: no signal can get lost on the way.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -24,6 +24,12 @@ _START_SECONDS = 60.0
 _FIRST_EPHEMERAL_PORT = 32_768
 
 
+def child_environment() -> dict[str, str]:
+    """The environment of a child that runs a module of this package: as ours, with this checkout importable."""
+    path = os.pathsep.join(filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 class ProcessFailedError(RuntimeError):
     """A process did not come up; the message has the end of its log."""
 
@@ -62,7 +68,7 @@ class ManagedProcess:
         self.log_file = folder / "process.log"
         self._command = command
         self._folder = folder
-        self._environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY), **environment}
+        self._environment = {**child_environment(), **environment}
         self._is_ready = is_ready
         self._process: asyncio.subprocess.Process | None = None
 
