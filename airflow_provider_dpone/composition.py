@@ -16,6 +16,7 @@ from airflow_provider_dpone.clickhouse.authority import Authority
 from airflow_provider_dpone.clickhouse.catalog import Catalog
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
+from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
 from airflow_provider_dpone.evidence.location import evidence_root
@@ -144,7 +145,7 @@ def preflight(server: Server, target: Target, *, internal_replication: bool) -> 
         where = Finding(place, None)
     found = run_preflight(
         Catalog(server, target, control, internal_replication=internal_replication),
-        None,
+        Grants(server, target, control),
         Site(target, user=server.user, control_structure=control.structure),
     )
     return replace(found, findings=(*found.findings, where))

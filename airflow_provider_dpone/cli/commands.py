@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
+from airflow.sdk.exceptions import AirflowNotFoundException
+
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.clickhouse.initialise import initialise
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.stop import Stop, Stopped
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh.preflight import Preflight
 from airflow_provider_dpone.routes.ports import Target
 
@@ -91,12 +94,12 @@ def _print_table(target: Target, found: Preflight) -> None:
             continue
         _print(f"FAIL  {finding.name:<{width}}  {finding.stop.code}")
         _print(*(f"      {line}" for line in _explained(finding.stop)), sep="\n")
-    if found.grants:
-        _print("\nGrants that a refresh of this table needs:")
-        _print(*(f"  {grant};" for grant in found.grants), sep="\n")
+    _print("\nGrants that a refresh of this table needs:")
+    _print(*(f"  {grant};" for grant in found.grants), sep="\n")
     _print()
     failed = sum(finding.stop is not None for finding in found.findings)
-    verdict = "A refresh could begin now." if found.ok else f"A refresh would be refused: {failed} failed."
+    checks = "1 check" if failed == 1 else f"{failed} checks"
+    verdict = "A refresh could begin now." if found.ok else f"A refresh would be refused: {checks} failed."
     _print(f"{target} on cluster {target.cluster}: {verdict}")
 
 
@@ -110,10 +113,14 @@ def _explained(stop: Stop) -> Iterator[str]:
 @contextmanager
 def _exit_status(output: str) -> Iterator[None]:
     """End the command with status 1 and the reason, where something stops it."""
+    # As Airflow's own commands do, so that connections in the metadata database are found.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     try:
         yield
     except Stopped as stopped:
         _fail(stopped.stop, output)
+    except AirflowNotFoundException as error:
+        _fail(Stop(Code.BAD_INPUT, f"{error}."), output)
 
 
 def _fail(stop: Stop, output: str) -> NoReturn:

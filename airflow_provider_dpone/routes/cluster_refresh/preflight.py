@@ -73,22 +73,22 @@ class Preflight:
         return all(finding.stop is None for finding in self.findings)
 
 
-def preflight(catalog: Catalog, grants: Grants | None, site: Site) -> Preflight:
+def preflight(catalog: Catalog, grants: Grants, site: Site) -> Preflight:
     """Run every check of the admission against one target. Reads only, and raises nothing of its own.
 
     What builds on something that could not be read is left out.
     """
-    required = tuple(grants.required()) if grants else ()
+    required = tuple(grants.required())
     try:
         observation = catalog.observe([site.target.table])
     except Stopped as stopped:
         unread = Finding("the cluster can be read", stopped.stop)
-        return Preflight((unread, *_grants(grants)), grants=required)
+        return Preflight((unread, _grants(grants)), grants=required)
     inventory = observation.inventory
     findings = (
         Finding("the cluster can be read", None, f"{len(inventory.members)} replicas in one shard"),
         *_cluster(observation, site),
-        *_grants(grants),
+        _grants(grants),
         *_target(observation, site),
     )
     return Preflight(findings, inventory.members, required)
@@ -111,14 +111,12 @@ def _cluster(observation: Observation, site: Site) -> Iterator[Finding]:
         yield Finding(check.name, check.stop, "" if check.stop else found.get(check.name, ""))
 
 
-def _grants(grants: Grants | None) -> Iterator[Finding]:
-    if grants is None:
-        return
+def _grants(grants: Grants) -> Finding:
     name = "the user has every grant"
     try:
-        yield Finding(name, grants.check())
+        return Finding(name, grants.check())
     except Stopped as stopped:
-        yield Finding(name, stopped.stop)
+        return Finding(name, stopped.stop)
 
 
 def _target(observation: Observation, site: Site) -> Iterator[Finding]:
