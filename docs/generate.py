@@ -1,0 +1,435 @@
+"""Writes the parts of these pages that repeat what the code says.
+
+    python docs/generate.py           write them anew
+    python docs/generate.py --check   change nothing; exit status 1 if a page is behind the code
+
+A generated part stands between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. A Python block that is
+(a part of) a DAG file follows ``<!-- example: FILE [PART] -->``; the part is marked ``# [START PART]`` there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+DOCS: Final = Path(__file__).resolve().parent
+CHECKOUT: Final = DOCS.parent
+_PART: Final = re.compile(
+    r"(?P<start><!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<end><!-- end of (?P=name) -->)",
+    re.DOTALL,
+)
+_EXAMPLE: Final = re.compile(
+    r"(?P<start><!-- example: (?P<file>\S+\.py)(?: (?P<part>\w+))? -->\n```python\n)(?P<body>.*?)(?P<end>```)",
+    re.DOTALL,
+)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def markdown(docstring: str) -> str:
+    """Return one paragraph of a docstring as Markdown in one line."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", docstring)
+    return " ".join(text.replace("``", "`").split())
+
+
+# ---- codes
+
+
+def codes() -> str:
+    """Return every code by category, with what Airflow does about it."""
+    from airflow_provider_dpone.publication.stop import MEANINGS, Category
+
+    parts: list[str] = []
+    for category in Category:
+        rows = [
+            (f"`{code.value}`", _tags(meaning.meaning), _tags(meaning.next_action))
+            for code, meaning in MEANINGS.items()
+            if meaning.category is category
+        ]
+        parts.append(f"## {category.value}\n\n{_airflow_does(category)}\n")
+        parts.append(table(("code", "what it means", "what is safe next"), rows))
+    return "\n".join(parts)
+
+
+def _tags(text: str) -> str:
+    """Keep names in angle brackets from being taken for HTML."""
+    return re.sub(r"<\w+>", r"`\g<0>`", text)
+
+
+def _airflow_does(category: Any) -> str:
+    """Return in words what the operators raise for a category, asked from the code that decides it."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from airflow_provider_dpone.operators.outcome import failure
+    from airflow_provider_dpone.publication.stop import MEANINGS, Stop
+
+    code = next(code for code, meaning in MEANINGS.items() if meaning.category is category)
+    raised = failure(Stop(code, "x"))
+    said = str(raised).partition(" and everything is kept")[0]
+    retried = (
+        "The task fails without a retry."
+        if isinstance(raised, AirflowFailException)
+        else "The task fails, and Airflow retries it if tries are left. A retry observes first."
+    )
+    if not said.startswith(code.value):
+        retried += f" The message begins: “{said} …”."
+    return f"{retried}{_FIRST.get(category.value, '')}"
+
+
+_FIRST: Final[Mapping[str, str]] = {
+    "conflict": ' With `on_busy="wait"`, stage waits before that, up to `busy_timeout`.',
+    "in_progress": " Publish waits before that, up to `publish_timeout`.",
+    "not_observed": " Publish and cleanup wait before that where waiting helps, up to their deadlines.",
+}
+"""What happens before the task fails."""
+
+
+# ---- text
+
+
+def text_spellings() -> str:
+    """Return the accepted spellings of text, from the table that the loading code documents."""
+    from airflow_provider_dpone.clickhouse import exact
+
+    _, head, body, *_ = re.split(r"^=+ +=+$", inspect.cleandoc(exact.__doc__ or ""), flags=re.MULTILINE)
+    edge = head.index("accepted text") - 1
+    rows: list[tuple[str, str]] = []
+    for line in body.strip("\n").splitlines():
+        name, text = line[:edge].strip(), line[edge:].strip()
+        # A name that ends in a comma goes on in the next line; a line without a name goes on with the text.
+        if rows and (not name or rows[-1][0].endswith(",")):
+            rows[-1] = (f"{rows[-1][0]} {name}".strip(), f"{rows[-1][1]} {text}")
+        else:
+            rows.append((name, text))
+    return table(("type", "accepted text"), [(markdown(name), markdown(text)) for name, text in rows])
+
+
+# ---- decisions
+
+
+def decisions() -> str:
+    """Return the list of architecture decisions."""
+    lines = []
+    for page in sorted((DOCS / "adr").glob("[0-9]*.md")):
+        title = page.read_text().partition("\n")[0].removeprefix("# ")
+        lines.append(f"* [{title}]({page.name})\n")
+    return "".join(lines)
+
+
+# ---- grants
+
+
+def _grant_rows(grants: Iterable[Any]) -> str:
+    return table(
+        ("privilege", "on", "what for"),
+        [
+            (
+                f"`{grant.privilege}`",
+                f"`{grant.scope.replace('`', '')}`",
+                grant.why + (" (some servers don't ask for it)" if grant.configurable else ""),
+            )
+            for grant in grants
+        ],
+    )
+
+
+def _grant_statements(grants: Iterable[Any]) -> str:
+    from airflow_provider_dpone.clickhouse.grants import statements
+
+    return "```sql\n" + "".join(f"{line};\n" for line in statements(grants, "dpone_app")) + "```\n"
+
+
+def grants_of_refresh() -> str:
+    """Return what a refresh of ``mart.orders`` needs."""
+    from airflow_provider_dpone.clickhouse.grants import required_grants
+    from airflow_provider_dpone.routes.ports import Target
+
+    needed = required_grants(Target("analytics", "mart", "orders"))
+    return _grant_rows(needed) + "\nAs statements:\n\n" + _grant_statements(needed)
+
+
+def grants_of_init() -> str:
+    """Return what ``airflow dpone init`` needs."""
+    from airflow_provider_dpone.clickhouse.grants import required_grants_of_init
+
+    needed = required_grants_of_init()
+    return _grant_rows(needed) + "\nAs statements:\n\n" + _grant_statements(needed)
+
+
+# ---- arguments
+
+
+def arguments(name: str) -> Callable[[], str]:
+    """Return a generator of the table of a class's or a function's arguments."""
+
+    def generate() -> str:
+        owner = _owner(name)
+        documented = _params(owner)
+        templated = _templated(owner)
+        rows = [
+            (f"`{argument}`", default, "yes" if argument in templated else "", documented.pop(argument))
+            for argument, default in _defaults(owner)
+        ]
+        if documented:
+            raise ValueError(f"{name} documents {', '.join(documented)}, which it hasn't")
+        return table(("argument", "default", "templated", "meaning"), rows)
+
+    return generate
+
+
+def _owner(name: str) -> Any:
+    import airflow_provider_dpone
+    from airflow_provider_dpone import operators
+
+    return getattr(operators, name, None) or getattr(airflow_provider_dpone, name)
+
+
+def _defaults(owner: Any) -> Iterator[tuple[str, str]]:
+    for parameter in inspect.signature(owner).parameters.values():
+        if parameter.name == "kwargs":
+            continue  # BaseOperator's own
+        yield parameter.name, default_text(parameter.name, parameter.default, parameter.kind)
+
+
+def default_text(name: str, value: Any, kind: Any = None) -> str:
+    """Return a default as people read it."""
+    if value is inspect.Parameter.empty:
+        return "" if kind is inspect.Parameter.VAR_KEYWORD else "**required**"
+    if name == "max_source_bytes":
+        return "**required**"  # 0 stands for "not given" and is refused
+    match value:
+        case str():
+            return f'`"{value}"`'
+        case timedelta():
+            return f"{value.total_seconds():g} s"
+        case Mapping():
+            return "`{}`"
+        case _:
+            return f"`{value!r}`"
+
+
+def _params(owner: Any) -> dict[str, str]:
+    """Return the ``:param`` texts of a docstring, those of the base classes included."""
+    found: dict[str, str] = {}
+    owners = (
+        [owner]
+        if inspect.isfunction(owner)
+        else [c for c in owner.__mro__ if c.__module__.startswith("airflow_provider_dpone")]
+    )
+    for each in owners:
+        text = inspect.cleandoc(each.__doc__ or "")
+        for name, meaning in re.findall(r"^:param (\w+): (.*?)(?=^:|\Z)", text, re.DOTALL | re.MULTILINE):
+            sentence = markdown(meaning)
+            found.setdefault(name, sentence[0].upper() + sentence[1:])
+    return found
+
+
+def _templated(owner: Any) -> frozenset[str]:
+    if inspect.isfunction(owner):
+        return frozenset()
+    if hasattr(owner, "rendered") and not hasattr(owner, "templated_fields"):
+        return frozenset(field.name for field in dataclasses.fields(owner))
+    return frozenset(getattr(owner, "templated_fields", ()) or getattr(owner, "template_fields", ()))
+
+
+# ---- defaults
+
+
+def provider_options() -> str:
+    """Return the options of ``airflow.cfg``, section ``[dpone]``."""
+    from airflow_provider_dpone.options import OPTIONS
+
+    return table(
+        ("option", "default", "meaning"),
+        [
+            (
+                f"`{option.name}`",
+                f"`{option.default}`" if option.default else "empty",
+                markdown(option.description),
+            )
+            for option in OPTIONS.values()
+        ],
+    )
+
+
+def operator_defaults() -> str:
+    """Return the defaults of what a DAG author can set, in one table."""
+    rows: list[tuple[str, str, str]] = []
+    for name in (
+        "ClusterRefresh",
+        "SqlSource",
+        "FileSource",
+        "StageOperator",
+        "PublishOperator",
+        "CleanupOperator",
+    ):
+        rows += [(name, f"`{argument}`", default) for argument, default in _defaults(_owner(name))]
+    return table(("where", "argument", "default"), rows)
+
+
+def fixed_times() -> str:
+    """Return the lengths of time that no option changes, and those of the connection."""
+    from airflow_provider_dpone.clickhouse import catalog, ddl_queue, initialise, progress, staging
+    from airflow_provider_dpone.clickhouse.authority import Authority
+    from airflow_provider_dpone.clickhouse.server import ConnectionSettings
+    from airflow_provider_dpone.operators import cleanup
+    from airflow_provider_dpone.routes.cluster_refresh import Waits
+
+    def of(owner: Any, name: str) -> Any:
+        return next(field.default for field in dataclasses.fields(owner) if field.name == name)
+
+    rows: list[tuple[float, str]] = [
+        (of(ConnectionSettings, "connect_timeout"), "to connect, per host (extra `connect_timeout`)"),
+        (
+            of(ConnectionSettings, "read_timeout"),
+            "for which a server may be silent (extra `send_receive_timeout`)",
+        ),
+        (catalog.OBSERVE_TIMEOUT, "for one look at all replicas"),
+        (
+            catalog._PATIENCE_BETWEEN_REPLICAS["receive_timeout"],
+            "for which one replica may be silent within such a look",
+        ),
+        (catalog.CONTENT_TIMEOUT, "for the content digest of a table on all replicas"),
+        (of(staging.Limits, "create"), "for the replicas to create the candidate"),
+        (of(staging.Limits, "poll"), "between two looks at a running load"),
+        (staging._SETTLE_SECONDS, "to prove that a load without a reply has ended"),
+        (of(Authority, "timeout"), "for which a server may be silent about a compare-and-swap"),
+        (
+            of(Authority, "visible_within"),
+            "for an acknowledged compare-and-swap to be visible to its read-back",
+        ),
+        (
+            ddl_queue.TASK_TIMEOUT,
+            "that the server waits for the replicas after the one statement was sent; then we look ourselves",
+        ),
+        (ddl_queue._ANSWER_TIMEOUT, "more, for its reply; after that it counts as lost"),
+        (ddl_queue._QUEUE_TIMEOUT, "for one look at the DDL queue"),
+        (of(Waits, "visible"), "for another worker's write to be visible, before a retry is left to Airflow"),
+        (of(Waits, "poll_first"), "between the first two looks at what a task waits for; the pause doubles"),
+        (of(Waits, "poll_last"), "between two looks at most"),
+        (cleanup.LONGEST_SLEEP.total_seconds(), "between two looks of a rescheduled cleanup task at most"),
+        (
+            inspect.signature(initialise.initialise).parameters["wait"].default,
+            "that `airflow dpone init` waits for each of its steps to show on every replica",
+        ),
+        (progress._KILL_SECONDS, "for the reply to a `KILL QUERY` of the own load"),
+    ]
+    return table(("seconds", "what for"), [(f"{float(seconds):g}", text) for seconds, text in rows])
+
+
+def bounds() -> str:
+    """Return the bounds that are not lengths of time."""
+    from airflow_provider_dpone.publication import admission, receipt, record
+    from airflow_provider_dpone.sources import json_file
+
+    rows = [
+        (
+            f"{record.MAX_PAYLOAD_BYTES:,} bytes",
+            "the record of one target; a larger one is refused (`RECORD_TOO_LARGE`)",
+        ),
+        (f"{record.MAX_SETTLED}", "settled operations that a record remembers"),
+        (
+            f"{record.MAX_RETAINED}",
+            "tables that are kept for one target; beyond it the oldest is no longer listed",
+        ),
+        (f"{receipt.MAX_DEPENDENTS}", "dependents that a receipt lists"),
+        (f"{json_file._MAX_LINE_BYTES:,} bytes", "one line of a JSON file"),
+        (".".join(map(str, admission.OLDEST_SERVER)), "oldest release of ClickHouse that is admitted"),
+    ]
+    return table(("bound", "of what"), rows)
+
+
+# ---- files
+
+
+GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
+    "codes": codes,
+    "decisions": decisions,
+    "text-spellings": text_spellings,
+    "grants-of-refresh": grants_of_refresh,
+    "grants-of-init": grants_of_init,
+    "provider-options": provider_options,
+    "operator-defaults": operator_defaults,
+    "fixed-times": fixed_times,
+    "bounds": bounds,
+    "arguments-stage-operator": arguments("StageOperator"),
+    "arguments-publish-operator": arguments("PublishOperator"),
+    "arguments-cleanup-operator": arguments("CleanupOperator"),
+    "arguments-cluster-refresh": arguments("cluster_refresh"),
+    "arguments-cluster-refresh-value": arguments("ClusterRefresh"),
+    "arguments-table-structure": arguments("TableStructure"),
+    "arguments-sql-source": arguments("SqlSource"),
+    "arguments-file-source": arguments("FileSource"),
+}
+
+
+def pages() -> Iterator[Path]:
+    """Yield the pages, in order."""
+    yield CHECKOUT / "README.md"
+    yield from sorted(DOCS.rglob("*.md"))
+
+
+def parts(text: str) -> list[str]:
+    """Return the names of the generated parts of a page."""
+    return [found["name"] for found in _PART.finditer(text)]
+
+
+def generated(text: str) -> str:
+    """Return a page with its generated parts and examples written anew.
+
+    :raises KeyError: a part has a name that is not known.
+    :raises ValueError: an example's part is not in its file.
+    """
+    text = _EXAMPLE.sub(
+        lambda found: f"{found['start']}{example(found['file'], found['part'])}{found['end']}", text
+    )
+    return _PART.sub(lambda found: f"{found['start']}\n{GENERATORS[found['name']]()}\n{found['end']}", text)
+
+
+def example(file: str, part: str | None) -> str:
+    """Return a DAG file, or the part of it between its two marks.
+
+    :raises ValueError: there is no such part.
+    """
+    code = (CHECKOUT / file).read_text()
+    if part is not None:
+        found = re.search(
+            rf"^( *)# \[START {part}\]\n(.*?)^ *# \[END {part}\]\n", code, re.DOTALL | re.MULTILINE
+        )
+        if found is None:
+            raise ValueError(f"{file} has no part {part}")
+        code = textwrap.dedent(found[2])
+    lines = [line for line in code.splitlines() if not re.match(r"\s*# \[(START|END) ", line)]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def main(arguments_: Sequence[str]) -> int:
+    """Write the pages, or check them. Return the exit status."""
+    check = list(arguments_) == ["--check"]
+    if arguments_ and not check:
+        sys.stderr.write(textwrap.dedent(__doc__ or ""))
+        return 2
+    behind = 0
+    for page in pages():
+        text = page.read_text()
+        if (new := generated(text)) != text:
+            behind += 1
+            sys.stdout.write(f"{page.relative_to(CHECKOUT)}\n")
+            if not check:
+                page.write_text(new)
+    return int(check and behind > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
