@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -297,7 +298,7 @@ def fixed_times() -> str:
         ),
         (catalog.OBSERVE_TIMEOUT, "for one look at all replicas"),
         (
-            catalog._PATIENCE_BETWEEN_REPLICAS["receive_timeout"],
+            float(catalog._PATIENCE_BETWEEN_REPLICAS["receive_timeout"]),
             "for which one replica may be silent within such a look",
         ),
         (catalog.CONTENT_TIMEOUT, "for the content digest of a table on all replicas"),
@@ -411,7 +412,15 @@ def example(file: str, part: str | None) -> str:
             raise ValueError(f"{file} has no part {part}")
         code = textwrap.dedent(found[2])
     lines = [line for line in code.splitlines() if not re.match(r"\s*# \[(START|END) ", line)]
-    return "\n".join(lines).strip("\n") + "\n"
+    return formatted("\n".join(lines))
+
+
+def formatted(code: str) -> str:
+    """Return code as the project's formatter has it: a part that was indented gets other blank lines."""
+    ruff = Path(sys.executable).with_name("ruff")
+    command = [str(ruff), "format", "--stdin-filename", "example.py", "-"]
+    done = subprocess.run(command, input=code, cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def main(arguments_: Sequence[str]) -> int:
