@@ -55,7 +55,7 @@ class Fault:
         hits: int = self._call("fault_hits", number=self.number)
         return hits
 
-    def wait_for_hit(self, timeout: float = 10.0) -> None:
+    def wait_for_hit(self, timeout: float = 30.0) -> None:
         """Wait until it has hit a statement.
 
         Raises:
@@ -68,7 +68,7 @@ class Fault:
         self._call("release_fault", number=self.number)
 
 
-def wait_until(condition: Callable[[], bool], *, timeout: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], *, timeout: float = 30.0) -> None:
     """Poll until the condition holds.
 
     Raises:

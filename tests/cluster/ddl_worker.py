@@ -255,7 +255,7 @@ class DDLWorker:
         table = statement.names[0]
         rows = await self.client.rows(
             "SELECT engine FROM system.tables WHERE database = {database:String} AND name = {table:String}",
-            {"param_database": table.database, "param_table": table.name},
+            {"param_database": table.database, "param_table": table.name, "log_queries": "0"},
         )
         return any(str(row["engine"]).startswith("Replicated") for row in rows)
 

@@ -94,7 +94,7 @@ class ManagedProcess:
                 stderr=log,
             )
         deadline = time.monotonic() + _START_SECONDS
-        while not await self._is_ready():
+        while not (await self._is_ready() and self.running):
             if not self.running:
                 raise ProcessFailedError(
                     f"{self.name} ended with status {self._process.returncode}: {self._tail()}"

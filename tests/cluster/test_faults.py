@@ -47,7 +47,7 @@ class InBackground:
         return self._thread.is_alive()
 
     def join(self) -> BaseException | None:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self.running
         return self._error
 

@@ -57,7 +57,7 @@ def test_four_external_replicas_that_vanish_with_their_killed_owner() -> None:
         folder = cluster.addresses["folder"]
         assert len(processes_of(folder)) == 6  # the supervisor, ZooKeeper, four servers
         process.kill()
-        wait_until(lambda: not processes_of(folder) and not Path(folder).exists(), timeout=20)
+        wait_until(lambda: not processes_of(folder) and not Path(folder).exists(), timeout=30)
 
 
 def test_killed_supervisor_takes_the_servers_along_and_its_owner_cleans_up() -> None:
@@ -65,7 +65,7 @@ def test_killed_supervisor_takes_the_servers_along_and_its_owner_cleans_up() -> 
         folder = cluster.addresses["folder"]
         supervisor = min(processes_of(folder))
         os.kill(supervisor, signal.SIGKILL)
-        wait_until(lambda: processes_of(folder) == [], timeout=20)
+        wait_until(lambda: processes_of(folder) == [], timeout=30)
         assert Path(folder).exists()
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

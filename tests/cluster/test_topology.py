@@ -7,7 +7,15 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, ClickHouseError, LocalCluster
+from tests.cluster import (
+    APP_PASSWORD,
+    APP_USER,
+    CLUSTER_NAME,
+    ClickHouseError,
+    LocalCluster,
+    Outcome,
+    wait_until,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -231,8 +239,8 @@ def test_upload_that_is_cut_stores_nothing(cluster: LocalCluster, database: str)
     connection.endheaders()
     connection.send(b"1\n" * 1000)
     connection.close()
-    log = cluster.statements(match=f"INSERT INTO {database}")
-    assert len(log) == 1
+    match = f"INSERT INTO {database}"
+    wait_until(lambda: [each.outcome for each in cluster.statements(match)] == [Outcome.CLIENT_GONE])
     assert cluster.scalar(f"SELECT count() FROM {database}.t") == 0
 
 
