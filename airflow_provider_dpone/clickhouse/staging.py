@@ -542,6 +542,10 @@ class ClusterStaging:
             cause = _cancelled()
         except Stopped as error:
             cause = error
+        except BaseException:
+            # Such as Airflow's timeout of the task, raised by a signal: nobody waits for the load any more.
+            query.kill()
+            raise
         finally:
             self._running = None
         # The connection is cut and the server may not have noticed yet.

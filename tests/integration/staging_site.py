@@ -18,21 +18,10 @@ from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.routes.ports import Attempt, Loaded, StagePlan, Target
 from airflow_provider_dpone.sources import Source, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import ClusterRefresh, MiB
-from tests.cluster import CLUSTER_NAME, Endpoint, LocalCluster, User
+from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, Endpoint, LocalCluster, User
 
-STAGE_USER = User(
-    "dpone_stage",
-    (
-        "GRANT CLUSTER, REMOTE, CREATE TEMPORARY TABLE, SHOW, KILL QUERY ON *.*",
-        "GRANT SELECT ON system.*",
-        "GRANT SELECT, INSERT, CREATE TABLE, DROP TABLE ON mart*.*",
-        "GRANT SELECT, INSERT, ALTER UPDATE ON dpone.*",
-        # This release wants it for input() and null().
-        "GRANT FILE ON *.*",
-    ),
-    password="stage",
-)
-"""The least that staging a file needs."""
+APP = User(APP_USER, password=APP_PASSWORD)
+"""The user of the demo and the documentation, with the least that everything needs."""
 
 AUTHORITY_ID = "0f" * 16
 OPERATION_ID = "ab" * 32
@@ -56,7 +45,7 @@ class Site:
     cluster: LocalCluster
     database: str
     endpoints: tuple[Endpoint, ...]
-    user: User = STAGE_USER
+    user: User = APP
     lines: list[str] = field(default_factory=list)
 
     def server(self) -> Server:

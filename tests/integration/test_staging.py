@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -20,8 +23,8 @@ from airflow_provider_dpone.clickhouse.staging import Limits
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import FileSource, SqlSource
 from airflow_provider_dpone.values import MiB, TableStructure
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster, User, wait_until
-from tests.integration.staging_site import STAGE_USER, Site, Streamed, in_thread, new_attempt
+from tests.cluster import CLUSTER_NAME, LocalCluster, User, wait_until
+from tests.integration.staging_site import Site, Streamed, in_thread, new_attempt
 
 pytestmark = pytest.mark.cluster
 
@@ -34,10 +37,22 @@ FLIGHT_COLUMNS = """
 """
 
 
+NO_STREAMS = User(
+    "dpone_no_streams",
+    (
+        "GRANT CLUSTER, REMOTE, CREATE TEMPORARY TABLE, SHOW, KILL QUERY ON *.*",
+        "GRANT SELECT ON system.*",
+        "GRANT SELECT, INSERT, CREATE TABLE, DROP TABLE ON mart*.*",
+        "GRANT SELECT, INSERT, ALTER UPDATE ON dpone.*",
+    ),
+    password="stage",
+)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster with a user that may load files."""
-    with LocalCluster(users=[STAGE_USER]) as running:
+    """A cluster with one more user, who has all grants but the one for streams."""
+    with LocalCluster(users=[NO_STREAMS]) as running:
         yield running
 
 
@@ -472,7 +487,7 @@ def test_a_user_who_may_not_load_a_stream_is_told_so_before_the_source_is_read(
     site: Site, tmp_path: Path
 ) -> None:
     site.create("x UInt64")
-    site.user = User(APP_USER, password=APP_PASSWORD)
+    site.user = NO_STREAMS
     before = site.cluster.last_statement()
     stop = stopped_by(lambda: site.planned(site.staging(FileSource(write(tmp_path / "x.csv", "x\n1\n")))))
     assert stop.code is Code.MISSING_GRANT
@@ -538,6 +553,33 @@ def test_a_cancelled_query_stops_within_a_second(site: Site, how: str) -> None:
     assert isinstance(error, Stopped)
     assert error.stop.code is Code.STAGING_FAILED
     assert "cancelled" in error.stop.message
+
+
+def test_a_load_is_killed_when_the_task_is_interrupted(site: Site) -> None:
+    """Airflow's execution_timeout raises in the middle of whatever the task does."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    site.create("x UInt64")
+    source = SqlSource(
+        "SELECT number + sleepEachRow(0.01) AS x FROM numbers(1000000) SETTINGS max_block_size = 10"
+    )
+    staging = site.staging(source)
+    plan, attempt = site.built(staging)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(Interrupted):
+            staging.load(plan, attempt)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    wait_until(lambda: site.running(attempt) == 0)
 
 
 def test_a_cancelled_stream_is_cut(site: Site) -> None:
