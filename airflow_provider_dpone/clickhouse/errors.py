@@ -93,6 +93,7 @@ REPLICA_CODES: Final = frozenset(
 
 _EXCEPTION = re.compile(r"Code:\s*(\d+)\.\s*DB::\w*Exception")
 _NAME_TAIL = re.compile(r"\(([A-Z][A-Z0-9_]{1,80})\)\s*\(version ")
+_NEEDED_GRANT = re.compile(r"necessary to have the grant ([A-Z][A-Z ]*)(?:\([^)]*\))? ON ([\w.*`]*[\w*`])")
 _OWN_MESSAGE = re.compile(r"DB::Exception: dpone: ((?:[A-Za-z0-9 ,'-]|`(?:[^`\\]|\\.)*`)+)")
 
 
@@ -102,6 +103,7 @@ class ServerError(Exception):
     :ivar code: ClickHouse's error code.
     :ivar name: its name, such as ``UNKNOWN_TABLE``; empty if the server didn't give it.
     :ivar remote_host_error: another host of a distributed statement reported it.
+    :ivar needed_grant: the grant that the user lacks, as ``SELECT ON system.clusters``.
     :ivar own_message: what a ``throwIf(..., 'dpone: ...')`` of ours says: plain words and quoted names.
     """
 
@@ -111,6 +113,8 @@ class ServerError(Exception):
         self.code = code
         self.name = name
         self.remote_host_error = "There was an error on [" in text
+        grant = _NEEDED_GRANT.search(text) if code == ErrorCode.ACCESS_DENIED else None
+        self.needed_grant = " ON ".join(part.strip() for part in grant.groups()) if grant else None
         own = _OWN_MESSAGE.search(text) if code == ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO else None
         self.own_message = own.group(1).strip() if own else None
         self._text = text
@@ -159,6 +163,8 @@ def summary(error: TransportError) -> str:
     """Return what the error means, in one line and without foreign text."""
     if isinstance(error, ConnectFailed | ReplyLost):
         return str(error)
+    if error.needed_grant is not None:
+        return f"{error.code} {error.name}: the user lacks the grant {error.needed_grant}"
     try:
         meaning = error.own_message or _MEANINGS[ErrorCode(error.code)]
     except ValueError:

@@ -119,14 +119,12 @@ def required_grants_of_init(control: ControlTable | None = None) -> tuple[Requir
     def on_control(privilege: str, why: str) -> RequiredGrant:
         return RequiredGrant(privilege, in_database, why, control.database, (control.name,))
 
-    everywhere = [
-        grant for grant in required_grants(Target("", "d", "t"), control) if grant.database in ("", "system")
-    ]
+    everywhere = required_grants(Target("", control.database, control.name), control)
     return (
         *(
             grant
             for grant in everywhere
-            if grant.privilege != "KILL QUERY" and "processes" not in grant.scope
+            if grant.database in ("", "system") and grant.privilege != "KILL QUERY"
         ),
         RequiredGrant("SHOW TABLES", EVERYWHERE, "see whether published tables exist"),
         on_control("CREATE DATABASE", "create the control table's database"),
@@ -263,9 +261,18 @@ def _is_granted(server: Server, grant: RequiredGrant, legacy: bool) -> bool:
     if legacy:
         return grant.configurable
     scopes = [qualified(grant.database, name) for name in grant.names] if grant.names else [grant.scope]
-    return all(
-        str(server.read(f"CHECK GRANT {grant.privilege} ON {scope}").rows[0][0]) == "1" for scope in scopes
-    )
+    return all(_check_grant(server, f"{grant.privilege} ON {scope}") for scope in scopes)
+
+
+def _check_grant(server: Server, grant: str) -> bool:
+    try:
+        [[answer]] = server.read(f"CHECK GRANT {grant}").rows
+    except ServerError as error:
+        if error.code != ErrorCode.ACCESS_DENIED:
+            raise
+        # Who may not even ask does not have it.
+        return False
+    return str(answer) == "1"
 
 
 def _is_held(grant: RequiredGrant, held: Sequence[HeldGrant]) -> bool:

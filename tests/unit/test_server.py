@@ -490,6 +490,26 @@ def test_our_own_check_in_a_query_may_speak() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "grant"),
+    [
+        ("To execute this query, it's necessary to have the grant READ ON REMOTE", "READ ON REMOTE"),
+        (
+            "it's necessary to have the grant SELECT(name, uuid) ON system.clusters",
+            "SELECT ON system.clusters",
+        ),
+        ("it's necessary to have the grant CREATE TABLE ON mart.orders", "CREATE TABLE ON mart.orders"),
+        ("something else about Smith", None),
+    ],
+)
+def test_the_lacking_grant_is_named(text: str, grant: str | None) -> None:
+    error = ServerError.from_text(f"Code: 497. DB::Exception: app: {text}. (ACCESS_DENIED) (version 1)")
+    assert error is not None
+    assert error.needed_grant == grant
+    assert "Smith" not in str(error)
+    assert str(error).startswith("497 ACCESS_DENIED: the user lacks ")
+
+
 def test_a_throw_of_someone_else_does_not_speak() -> None:
     error = ServerError.from_text("Code: 395. DB::Exception: row 7 of Smith. (X) (version 1)")
     assert error is not None
