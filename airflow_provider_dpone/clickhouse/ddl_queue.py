@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from airflow_provider_dpone.clickhouse.errors import ConnectFailed, ReplyLost, ServerError, stopped
+from airflow_provider_dpone.clickhouse.errors import (
+    ConnectFailed,
+    ErrorCode,
+    ReplyLost,
+    ServerError,
+    stopped,
+)
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS, next_sequence
 from airflow_provider_dpone.clickhouse.server import Server, Settings
 from airflow_provider_dpone.clickhouse.sql import (
@@ -31,6 +37,22 @@ TASK_TIMEOUT: Final = 5
 """How many seconds the server waits for the replicas before it answers; afterwards we look ourselves."""
 
 _ANSWER_TIMEOUT: Final = 30.0
+
+REFUSED_BEFORE_QUEUEING: Final = frozenset(
+    {
+        ErrorCode.SYNTAX_ERROR,
+        ErrorCode.UNKNOWN_SETTING,
+        ErrorCode.READONLY,
+        ErrorCode.QUERY_IS_PROHIBITED,
+        ErrorCode.ACCESS_DENIED,
+        ErrorCode.AUTHENTICATION_FAILED,
+        ErrorCode.CLUSTER_DOESNT_EXIST,
+    }
+)
+"""Codes that the contacted server raises before it creates a queue entry, unless a replica sent them back.
+
+A code that Keeper, the network, a time limit or the server's load may have had a part in is never here.
+"""
 _QUEUE_TIMEOUT: Final = 60.0
 
 
@@ -100,6 +122,8 @@ class DdlQueue:
             "log_comment": token,
             "distributed_ddl_output_mode": "throw",
             "distributed_ddl_task_timeout": self.task_timeout,
+            # Entries of format 1 carry no settings, so our token would not be in the queue.
+            "distributed_ddl_entry_format_version": 5,
             "skip_unavailable_shards": 0,
         }
         sending = False
@@ -118,7 +142,8 @@ class DdlQueue:
                 before_send=use_permit,
             )
         except ServerError as error:
-            return Reply(answered=True, exception_code=error.code, name=error.name)
+            refused = error.code in REFUSED_BEFORE_QUEUEING and not error.remote_host_error
+            return Reply(answered=True, exception_code=error.code, name=error.name, refused=refused)
         except ReplyLost:
             return Reply(answered=False, exception_code=None)
         except ConnectFailed as error:

@@ -101,15 +101,23 @@ class InexactTypeError(ValueError):
         super().__init__(f"cannot be carried exactly: {pairs}{f'. {reason}' if reason else ''}")
 
 
+OVERFLOWS: Final = ("read", "group_by", "sort", "timeout", "set", "join", "transfer", "distinct")
+"""Limits that a server may be told to obey by breaking off without an error."""
+
 SELECT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "cast_keep_nullable": "0",
         "insert_null_as_default": "0",
         "transform_null_in": "0",
         "decimal_check_overflow": "1",
+        # A profile or a connection may say: stop at a limit, or leave a shard out, and say nothing.
+        **{f"{kind}_overflow_mode": "throw" for kind in OVERFLOWS},
+        "skip_unavailable_shards": "0",
+        "limit": "0",
+        "offset": "0",
     }
 )
-"""What the expressions rely on."""
+"""What the expressions rely on, and what keeps a load from taking a part of its source in silence."""
 
 INPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {

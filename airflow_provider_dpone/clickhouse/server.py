@@ -58,6 +58,12 @@ _READ_SETTINGS: Final[Settings] = {
     "output_format_json_quote_64bit_integers": 0,
     "output_format_json_quote_decimals": 1,
     "output_format_json_quote_denormals": 1,
+    # A row that a limit cut off would look like a table that is absent.
+    "read_overflow_mode": "throw",
+    "result_overflow_mode": "throw",
+    "timeout_overflow_mode": "throw",
+    "limit": 0,
+    "offset": 0,
 }
 
 # insert_keeper_max_retries=0: the server's own retry repeats a write to KeeperMap that may have been

@@ -171,13 +171,14 @@ class ClauseDifference:
     actual: str
 
     def __str__(self) -> str:
+        """The clause and what became of it. Its text is SQL, which belongs in no log, receipt or error."""
         match self.expected, self.actual:
-            case "", actual:
-                return f"{self.clause}: {actual} was added"
-            case expected, "":
-                return f"{self.clause}: {expected} is missing"
-            case expected, actual:
-                return f"{self.clause}: {expected} became {actual}"
+            case "", _:
+                return f"{self.clause} was added"
+            case _, "":
+                return f"{self.clause} is missing"
+            case _:
+                return f"{self.clause} is another one"
 
 
 @dataclass(frozen=True, slots=True)

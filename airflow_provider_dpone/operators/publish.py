@@ -81,6 +81,7 @@ class PublishOperator(StagedOperator):
                     PublishRequest(
                         staged.operation_id,
                         Guards(self.allow_empty, self.min_rows, self.max_shrink),
+                        candidate_uuid=staged.candidate_uuid,
                     ),
                     waits,
                 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts
 from airflow_provider_dpone.publication.record import (
+    MAX_RETAINED,
     AuthorityRecord,
     Generation,
     Phase,
@@ -168,6 +169,21 @@ def admit_target(observation: Observation, table: str, *, authority_id: str) -> 
                 f"Table {table!r} can't be replaced safely: {facts.engine_refusal}",
                 facts={"engine": facts.engine, "replica": alias},
             )
+    members = len(observation.inventory.members)
+    counted = {a: t.replication for a, t in present.items() if t.replication is not None}
+    if unknown := [alias for alias, replication in counted.items() if replication.keeper_error]:
+        return Stop(
+            Code.REPLICA_NOT_OBSERVED,
+            f"How many replicas table {table!r} has can't be read on {', '.join(unknown)} (Keeper).",
+        )
+    if more := {a: r.total_replicas for a, r in counted.items() if r.total_replicas != members}:
+        return Stop(
+            Code.TARGET_NOT_UNIFORM,
+            f"Table {table!r} has {max(more.values())} replicas, but cluster "
+            f"{observation.inventory.cluster!r} lists {members}: the others would keep the old data.",
+            next_action="Add the missing replicas to the cluster's remote_servers, or drop those that are gone.",
+            replicas={alias: {"total_replicas": total} for alias, total in more.items()},
+        )
     generations = {t.generation for t in present.values()}
     if len(generations) > 1:
         return Stop(
@@ -235,6 +251,13 @@ def admit_request(
     if stored is None:
         return slot
     record = stored.record
+    if len(record.retained) > MAX_RETAINED - 2:
+        # One more for the predecessor, and one for a candidate that may be given up: none is ever forgotten.
+        return Stop(
+            Code.TOO_MANY_RETAINED,
+            f"{len(record.retained)} replaced tables of {record.database}.{record.table} are still kept.",
+            facts={"retained": [item.name for item in record.retained]},
+        )
     if record.operation_id == request.operation_id:
         if record.phase is Phase.PREPARED:
             return Resume(stored)
@@ -247,7 +270,7 @@ def admit_request(
         same_publication = record.publication_key == request.publication_key
         if record.phase is not Phase.PREPARED or not same_publication:
             return busy(record)
-        if _older(request.order_key, record.order_key):
+        if not request.allow_older and _older(request.order_key, record.order_key):
             return Stop(
                 Code.OLDER_THAN_PUBLISHED,
                 f"A later run of this publication ({record.owner.run_id}) has already staged newer data.",
@@ -287,7 +310,7 @@ def moved_since(observation: Observation, table: str, slot: Slot) -> Stop | None
     found = observation.record
     before = (slot.stored.write_id, slot.stored.version) if slot.stored else None
     now = (found.write_id, found.version) if found else None
-    if before != now:
+    if before != now and not _only_cleaned(slot.stored, found):
         return Stop(
             Code.TARGET_MOVED,
             "Another operation wrote the target's record while this one was staging.",
@@ -302,6 +325,18 @@ def moved_since(observation: Observation, table: str, slot: Slot) -> Stop | None
                 facts={"replica": alias},
             )
     return None
+
+
+def _only_cleaned(before: StoredRecord | None, found: StoredRecord | None) -> bool:
+    """Tell whether the same ended operation was only cleaned up meanwhile: the slot is as free as it was."""
+    if before is None or found is None:
+        return False
+    then, now = before.record, found.record
+    return (
+        then.ended
+        and now.ended
+        and (then.operation_id, then.fence_token) == (now.operation_id, now.fence_token)
+    )
 
 
 def _identity_reused(phase: str, at: int) -> Stop:

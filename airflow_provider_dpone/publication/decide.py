@@ -250,6 +250,9 @@ def not_dispatchable(stored: StoredRecord, observation: Observation) -> Stop | N
     for alias, state in states.items():
         if state is ReplicaState.PENDING:
             continue
+        if state in (ReplicaState.COMMITTED, ReplicaState.CLEANED):
+            # One statement, but not one moment: another worker dispatched while the replicas were read.
+            return Stop(Code.CAS_CONFLICT, f"{name}: another worker goes on with this operation.")
         candidate = observation.replicas[alias].tables.get(record.candidate)
         if candidate is None or candidate.generation != record.desired:
             return Stop(
@@ -266,6 +269,14 @@ def not_dispatchable(stored: StoredRecord, observation: Observation) -> Stop | N
         )
     if record.candidate == record.table:
         return Stop(Code.TARGET_EQUALS_CANDIDATE, f"{name}: target and candidate have one name.")
+    if (live := observation.table(record.table)) is not None and live.replication is not None:
+        total = live.replication.total_replicas
+        if not live.replication.keeper_error and total != len(record.replicas):
+            return Stop(
+                Code.TARGET_NOT_UNIFORM,
+                f"{name}: the live table has {total} replicas, {len(record.replicas)} were admitted. "
+                "The swap was not sent.",
+            )
     return unready(record, observation)
 
 
@@ -307,7 +318,10 @@ def replication_problem(table: TableFacts | None, replicas: int) -> str | None:
         return f"{replication.queue_size} replication tasks are left"
     if replication.queue_error:
         return "its replication queue reports an error"
-    if replication.log_pointer <= replication.log_max_index:
+    # An empty log reads as index 0 and pointer 0, as one with a single entry does that was not taken over.
+    # Nothing was ever inserted then, or the row count tells.
+    unread_log = replication.log_pointer <= replication.log_max_index
+    if unread_log and (replication.log_pointer, replication.log_max_index) != (0, 0):
         return f"{replication.log_max_index - replication.log_pointer + 1} log entries are not taken over"
     if replication.lost_parts:
         return f"{replication.lost_parts} parts are lost"

@@ -6,10 +6,11 @@ kept and listed, and never blocks the target.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from airflow_provider_dpone.publication.decide import Hold, ReadCatalogs, Wait
+from airflow_provider_dpone.publication.decide import Hold, ReadCatalogs
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.queue import (
     Contradictory,
@@ -22,6 +23,9 @@ from airflow_provider_dpone.publication.queue import (
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, Retained, StoredRecord
 from airflow_provider_dpone.publication.stop import Category, Code, Stop
 
+MOST_DROPS = 3
+"""How often one invocation sends the drop of one table, while the exact table is still there."""
+
 
 @dataclass(frozen=True, slots=True)
 class CleanupSituation:
@@ -29,7 +33,7 @@ class CleanupSituation:
 
     :ivar now: server time in seconds.
     :ivar queue: the state of the drop that ``queue_of`` names.
-    :ivar drops_left: how many more drops this invocation may send.
+    :ivar sent: how many drops this invocation has sent, by table.
     """
 
     stored: StoredRecord
@@ -37,7 +41,7 @@ class CleanupSituation:
     observation: Observation | None = None
     queue: QueueState | None = None
     queue_of: str | None = None
-    drops_left: int = 3
+    sent: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,21 @@ class FinishDrop:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """All that is left is due and can't be dropped now, or is not what it should be. Each says why."""
+
+    items: tuple[tuple[Retained, Stop], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForDrop:
+    """One table's drop is still running, or a replica can't be read: look again, for a while."""
+
+    item: Retained
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """Nothing is due. ``next_due`` is the server time of the next drop, if one is still kept."""
 
@@ -77,7 +96,7 @@ class Idle:
 
 
 CleanupStep: TypeAlias = (
-    ReadCatalogs | ReadDropQueue | Retain | DispatchDrop | FinishDrop | Wait | Hold | Idle
+    ReadCatalogs | ReadDropQueue | Retain | DispatchDrop | FinishDrop | Keep | WaitForDrop | Hold | Idle
 )
 
 
@@ -97,9 +116,16 @@ def decide_cleanup(s: CleanupSituation) -> CleanupStep:
     # A drop that was sent comes first: its outcome must be known before another one is decided.
     due = [r for r in record.retained if r.drop is not None]
     due += [r for r in record.retained if r.drop is None and r.drop_after <= s.now]
-    if not due:
-        return Idle(min((r.drop_after for r in record.retained), default=None))
-    return _drop(s, record, due[0])
+    kept: list[tuple[Retained, Stop]] = []
+    for item in due:
+        decided = _drop(s, record, item)
+        if not isinstance(decided, Keep):
+            return decided
+        # One table that can't be dropped does not hold up the others.
+        kept += decided.items
+    if kept:
+        return Keep(tuple(kept))
+    return Idle(min((r.drop_after for r in record.retained), default=None))
 
 
 def _end(s: CleanupSituation, record: AuthorityRecord) -> CleanupStep:
@@ -124,7 +150,7 @@ def _drop(s: CleanupSituation, record: AuthorityRecord, item: Retained) -> Clean
             case None:
                 return ReadDropQueue(item)
             case Running():
-                return Wait(_cleanup_pending(record, item, "its drop is still running"))
+                return WaitForDrop(item, _cleanup_pending(record, item, "its drop is still running"))
             case Terminal() | NotSeen() | Unreadable() | Contradictory():
                 # A drop of this exact table is monotonic: whatever became of this one, the tables tell.
                 pass
@@ -133,17 +159,22 @@ def _drop(s: CleanupSituation, record: AuthorityRecord, item: Retained) -> Clean
     if s.observation is None:
         return ReadCatalogs()
     if stop := _unsafe_to_drop(record, s.observation, item.name, item.generation.uuid):
-        return Wait(stop) if stop.category is Category.NOT_OBSERVED else Hold(stop)
+        return _later(item, stop)
     present = [a for a, f in s.observation.replicas.items() if item.name in f.tables]
     if not present:
         # A drop that is still on its way finds nothing: the name belonged to one attempt and is never
         # used again.
         return FinishDrop(item)
     if stop := _live_unhealthy(record, s.observation):
-        return Wait(stop)
-    if s.drops_left <= 0:
-        return Hold(_cleanup_pending(record, item, f"it is still there on {', '.join(present)}", queue))
+        return _later(item, stop)
+    if s.sent.get(item.name, 0) >= MOST_DROPS:
+        pending = _cleanup_pending(record, item, f"it is still there on {', '.join(present)}", queue)
+        return Keep(((item, pending),))
     return DispatchDrop(item)
+
+
+def _later(item: Retained, stop: Stop) -> Keep | WaitForDrop:
+    return WaitForDrop(item, stop) if stop.category is Category.NOT_OBSERVED else Keep(((item, stop),))
 
 
 def _unsafe_to_drop(record: AuthorityRecord, observation: Observation, name: str, uuid: str) -> Stop | None:

@@ -204,8 +204,19 @@ def publication_receipt(
         ),
         retained=tuple(RetainedReceipt(r.name, r.generation.uuid, r.drop_after) for r in record.retained),
         dependents=record.dependents,
-        warnings=warnings,
+        warnings=(*_moved_rows(record), *warnings),
         replayed=replayed,
+    )
+
+
+def _moved_rows(record: AuthorityRecord) -> tuple[str, ...]:
+    """Rows that others wrote to the live table after staging left with the predecessor: people must know."""
+    before, then = record.live_rows, record.live_rows_at_dispatch
+    if before is None or then is None or before == then:
+        return ()
+    return (
+        f"the live table had {before:,} rows when the candidate was staged and {then:,} when it was replaced: "
+        "what others wrote in between left with the predecessor",
     )
 
 

@@ -25,7 +25,7 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_SETTLED = 20
 """How many settled operations a record remembers; older ones are answered from evidence."""
 
-MAX_RETAINED = 20
+MAX_RETAINED = 40
 """How many predecessors may be kept at once for one target."""
 
 SENTINEL_KEY = "dpone:authority"
@@ -172,8 +172,9 @@ class AuthorityRecord:
 
     Times are seconds since the epoch on the server's clock. ``predecessor`` is ``None`` where the
     target was absent. ``plan_digest`` covers source, target, structure and mode, and is kept apart
-    from the operation's identity. ``retention`` is how many seconds the predecessor is kept after the
-    commit. ``dispatch_epoch`` only grows over the target's whole life.
+    from the operation's identity. ``live_rows`` are the live table's rows when the candidate was prepared
+    and when the swap was sent; ``None`` where it was absent. ``retention`` is how many seconds the
+    predecessor is kept after the commit. ``dispatch_epoch`` only grows over the target's whole life.
     """
 
     __pydantic_config__ = _STRICT
@@ -205,6 +206,7 @@ class AuthorityRecord:
     retention: int
     prepared_at: int
     changed_at: int
+    live_rows_at_dispatch: int | None = None
     publication: Dispatch | None = None
     committed_at: int | None = None
     published_order_key: str | None = None

@@ -86,6 +86,7 @@ class Code(StrEnum):
     CANDIDATE_NOT_READY = _PREFIX + "CANDIDATE_NOT_READY"
     CANDIDATE_DIFFERS = _PREFIX + "CANDIDATE_DIFFERS"
     CONTENT_DIFFERS = _PREFIX + "CONTENT_DIFFERS"
+    TOO_MANY_RETAINED = _PREFIX + "TOO_MANY_RETAINED"
     GUARD_EMPTY = _PREFIX + "GUARD_EMPTY"
     GUARD_MIN_ROWS = _PREFIX + "GUARD_MIN_ROWS"
     GUARD_MAX_SHRINK = _PREFIX + "GUARD_MAX_SHRINK"
@@ -95,6 +96,7 @@ class Code(StrEnum):
     SERVER_UNAVAILABLE = _PREFIX + "SERVER_UNAVAILABLE"
     SERVER_ERROR = _PREFIX + "SERVER_ERROR"
     EVIDENCE_UNAVAILABLE = _PREFIX + "EVIDENCE_UNAVAILABLE"
+    STATEMENT_REFUSED = _PREFIX + "STATEMENT_REFUSED"
     ENTRY_NOT_SEEN = _PREFIX + "ENTRY_NOT_SEEN"
     ENTRY_UNREADABLE = _PREFIX + "ENTRY_UNREADABLE"
     ENTRY_AMBIGUOUS = _PREFIX + "ENTRY_AMBIGUOUS"
@@ -298,6 +300,11 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
         "The candidate's content is not the staged content on every replica.",
         "Nothing was published. Clear the stage task to stage again.",
     ),
+    Code.TOO_MANY_RETAINED: CodeMeaning(
+        _R,
+        "So many replaced tables are kept for this target that another one could not be listed.",
+        "Find out why they are not dropped (the cleanup task says it), or shorten retain_predecessor.",
+    ),
     Code.GUARD_EMPTY: CodeMeaning(
         _R, "The candidate is empty.", "Set allow_empty=True if an empty table must go live."
     ),
@@ -324,6 +331,11 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     ),
     Code.EVIDENCE_UNAVAILABLE: CodeMeaning(
         _T, "The evidence store can't be written.", "Restore it; a retry resumes from the recorded state."
+    ),
+    Code.STATEMENT_REFUSED: CodeMeaning(
+        _T,
+        "The server refused the statement before it entered the queue; nothing was changed.",
+        "Remove the named cause, such as a missing grant; a retry prepares the statement again.",
     ),
     Code.ENTRY_NOT_SEEN: CodeMeaning(
         _N, "The statement was sent, but its queue entry is not seen.", _WAIT + " It will not be sent again."

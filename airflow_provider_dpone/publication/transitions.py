@@ -5,7 +5,6 @@ from __future__ import annotations
 from airflow_provider_dpone.publication.identity import correlation_token
 from airflow_provider_dpone.publication.record import (
     END_PHASES,
-    MAX_RETAINED,
     AuthorityRecord,
     Dispatch,
     HostReceipt,
@@ -14,13 +13,22 @@ from airflow_provider_dpone.publication.record import (
 )
 
 
-def dispatching(record: AuthorityRecord, *, nonce: str, now: int) -> AuthorityRecord:
-    """PREPARED -> DISPATCHING under the next epoch, with the token of the one statement."""
+def dispatching(
+    record: AuthorityRecord, *, nonce: str, now: int, live_rows: int | None = None
+) -> AuthorityRecord:
+    """PREPARED -> DISPATCHING under the next epoch, with the token of the one statement.
+
+    :param live_rows: rows of the live table in the last look before the dispatch.
+    """
     _require(record, Phase.PREPARED)
     epoch = record.dispatch_epoch + 1
     token = correlation_token(record.operation_id, "publish", epoch, nonce)
     return record.moved(
-        phase=Phase.DISPATCHING, dispatch_epoch=epoch, publication=Dispatch(token, epoch), changed_at=now
+        phase=Phase.DISPATCHING,
+        dispatch_epoch=epoch,
+        publication=Dispatch(token, epoch),
+        live_rows_at_dispatch=live_rows,
+        changed_at=now,
     )
 
 
@@ -73,10 +81,10 @@ def aborted(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
 def kept(record: AuthorityRecord, *, drop_after: int) -> tuple[Retained, ...]:
     """Return the retained tables with the candidate of a never dispatched record added.
 
-    Beyond the bound the oldest is no longer listed; its COMMENT still names it as ours.
+    Admission has left room for it: no kept table is ever forgotten.
     """
     candidate = Retained(record.candidate, record.desired, drop_after, record.operation_id)
-    return (*record.retained, candidate)[-MAX_RETAINED:]
+    return (*record.retained, candidate)
 
 
 def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> AuthorityRecord:
@@ -88,7 +96,7 @@ def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> Authorit
     predecessor = Retained(record.candidate, record.predecessor, drop_after, record.operation_id)
     return record.moved(
         phase=Phase.COMPLETED_RETAINING,
-        retained=(*record.retained, predecessor)[-MAX_RETAINED:],
+        retained=(*record.retained, predecessor),
         changed_at=now,
     )
 

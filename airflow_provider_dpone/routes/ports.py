@@ -106,11 +106,14 @@ class Reply:
 
     :ivar answered: the server answered; ``False`` means that the reply was lost.
     :ivar exception_code: ClickHouse's code, 0 for success, ``None`` if unknown.
+    :ivar refused: the server answered with an error that it raises before it queues a statement: the one
+        answer that does prove something, namely that no replica will ever see the statement.
     """
 
     answered: bool
     exception_code: int | None
     name: str = ""
+    refused: bool = False
 
 
 class DdlQueue(Protocol):
@@ -245,7 +248,7 @@ class Random(Protocol):
 class Log(Protocol):
     """What a human follows while it runs: one line per event."""
 
-    def __call__(self, message: str) -> None:
+    def __call__(self, message: str, /) -> None:
         """Show ``message``."""
 
 

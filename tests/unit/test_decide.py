@@ -149,6 +149,17 @@ def test_a_candidate_that_is_not_complete_and_healthy_everywhere_waits(changes: 
     assert "s1/r2" in stop.message
 
 
+def test_a_candidate_without_any_log_entry_is_ready() -> None:
+    empty = {
+        **PENDING,
+        "orders__dpone_1": replace(
+            NEW, replication=replication(uuid=NEW.uuid, log_max_index=0, log_pointer=0)
+        ),
+    }
+    look = seen(PREPARED, PENDING, empty)
+    assert decide_publication(situation(PREPARED, content=GOOD, observation=look)) == step.DispatchSwap()
+
+
 def test_replicas_that_read_different_records_wait() -> None:
     look = seen(PREPARED, PENDING, PENDING)
     behind = replace(look.replicas["s1/r2"], control=ControlFacts(CONTROL, AUTHORITY, "w4", 4))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import assert_never
 
 from airflow_provider_dpone.publication import decide_cleanup as step
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.decide import Hold, ReadCatalogs, Wait
+from airflow_provider_dpone.publication.decide import Hold, ReadCatalogs
 from airflow_provider_dpone.publication.decide_cleanup import CleanupSituation, decide_cleanup
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.queue import QueueState, read_queue
@@ -97,10 +98,10 @@ def free_slot(ports: Ports, site: Site, stored: StoredRecord) -> None:
         ports.log(f"{site.target}: another worker freed the slot first.")
 
 
-def finish_drops(ports: Ports, site: Site, stored: StoredRecord, waits: Waits) -> None:
-    """Drop what is due. A predecessor that can't be dropped now never blocks the target."""
+def finish_drops(ports: Ports, site: Site, stored: StoredRecord, now: int, waits: Waits) -> None:
+    """Drop what is due at the server's time ``now``. What can't be dropped never blocks the target."""
     try:
-        clean(ports, site, stored, waits, stored.record.changed_at)
+        clean(ports, site, stored, waits, now)
     except Stopped as stopped:
         ports.log(f"{site.target}: an older table is kept for now. {stopped.stop.message}")
 
@@ -123,14 +124,14 @@ def clean(
     pause = Pause(ports, waits.cleanup, waits)
     queue: QueueState | None = None
     queue_of: str | None = None
-    drops_left = 3
+    sent: Counter[str] = Counter()
     while True:
         record = stored.record
         if record.operation_id != operation_id:
             return stored, now, None
         if observation is not None:
             now = observation.server_time
-        decided = decide_cleanup(CleanupSituation(stored, now, observation, queue, queue_of, drops_left))
+        decided = decide_cleanup(CleanupSituation(stored, now, observation, queue, queue_of, sent))
         written: StoredRecord | None = stored
         match decided:
             case ReadCatalogs():
@@ -158,24 +159,33 @@ def clean(
                 moved = transitions.retaining(record, drop_after=drop_after, now=now)
                 if drop_now:
                     written = _send_drop(ports, stored, moved, record.candidate, now)
-                    drops_left -= 1
+                    sent[record.candidate] += 1
                 else:
                     written = write(ports, stored, moved)
             case step.DispatchDrop(item):
                 written = _send_drop(ports, stored, record, item.name, now)
-                drops_left -= 1
+                sent[item.name] += 1
             case step.FinishDrop(item):
                 ports.log(f"{site.target}: predecessor {item.name} is gone on every replica.")
                 written = write(ports, stored, transitions.dropped(record, item.name, now=now))
-            case Wait(stop):
+            case step.WaitForDrop(_, stop):
                 if pause.over():
                     raise Stopped(stop)
+            case step.Keep(items):
+                for item, stop in items:
+                    if item.operation_id == operation_id:
+                        raise Stopped(stop)
+                    ports.log(f"{site.target}: {item.name} is kept for now. {stop.message}")
+                return stored, now, None
             case Hold(stop):
                 raise Stopped(stop)
             case step.Idle(next_due):
                 return stored, now, next_due
             case _:
                 assert_never(decided)
+        if not isinstance(decided, step.WaitForDrop):
+            # Something moved: the wait begins anew. Each table is dropped a bounded number of times.
+            pause = Pause(ports, waits.cleanup, waits)
         observation, queue, queue_of = None, None, None
         if written is None:
             found = ports.catalog.observe([record.table]).record

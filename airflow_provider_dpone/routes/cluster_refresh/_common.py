@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from airflow_provider_dpone.publication.admission import (
@@ -9,12 +10,14 @@ from airflow_provider_dpone.publication.admission import (
     admit_target,
 )
 from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.receipt import (
     MAX_DEPENDENTS,
     SettledReceipt,
     settled_receipt,
 )
 from airflow_provider_dpone.publication.record import (
+    MAX_SETTLED,
     AuthorityRecord,
     Dispatch,
     Generation,
@@ -91,8 +94,29 @@ class Pause:
         return False
 
 
+def observe_admitted(
+    ports: Ports, site: Site, tables: Collection[str], waits: Waits, seen: Observation | None = None
+) -> tuple[Observation, str]:
+    """Look, and check replicas, database, control table and target; return the look and the authority id.
+
+    A replica that reads an older record than the others lags behind: it is read again, within a bound.
+
+    :param seen: a look that was just taken.
+    :raises Stopped: the first check that failed.
+    """
+    pause = Pause(ports, waits.visible, waits)
+    while True:
+        observation = seen or ports.catalog.observe(tables)
+        try:
+            return observation, admit(site, observation)
+        except Stopped as stopped:
+            if stopped.stop.code is not Code.CONTROL_TABLE_NOT_SHARED or pause.over():
+                raise
+            seen = None
+
+
 def admit(site: Site, observation: Observation) -> str:
-    """Check replicas, database, control table and target; return the authority id.
+    """Check replicas, database, control table and target in one look; return the authority id.
 
     :raises Stopped: the first check that failed.
     """
@@ -136,12 +160,16 @@ def send_once(
 
     Whatever ends this call before the permit is used, a signal included, is written down as the word of
     the only possible holder that nothing was sent.
+
+    :raises Stopped: ``STATEMENT_REFUSED``: proven not queued; ``CAS_OUTCOME_UNKNOWN`` and what the ports
+        raise: nothing was sent.
     """
     if dispatch is None:
         raise ValueError("nothing to send")
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, stored)
-    sent = False
+    permit: Permit | None = None
+    conflict = False
     try:
         match ports.authority.claim(stored, record, dispatch.token, write_id):
             case Claimed(claimed, permit, inventory_digest):
@@ -152,19 +180,26 @@ def send_once(
                             f"Cluster {record.cluster!r} changed in the last moment. Nothing was sent.",
                         )
                     )
-                try:
-                    reply = ports.queue.send(permit, statement, dispatch.token)
-                finally:
-                    sent = permit.used
+                reply = ports.queue.send(permit, statement, dispatch.token)
             case Conflict():
-                # Proven not written: there is no permit to speak of.
-                sent = True
+                conflict = True
                 return None
             case OutcomeUnknown(why):
                 raise Stopped(cas_unknown(record, why))
     finally:
-        if not sent:
+        # The permit itself is asked, last: whatever raised in between, it knows whether a byte may have left.
+        if not conflict and (permit is None or not permit.used):
             _note_unused(ports, record, dispatch, write_id)
+    if reply.refused:
+        _note_unused(ports, record, dispatch, write_id)
+        raise Stopped(
+            Stop(
+                Code.STATEMENT_REFUSED,
+                f"{record.database}.{record.table}: the server refused the statement before it entered the "
+                f"queue ({reply.exception_code} {reply.name}). Nothing was changed.",
+                facts={"exception_code": reply.exception_code, "exception_name": reply.name},
+            )
+        )
     if not reply.answered:
         ports.log("The reply was lost. The queue and the tables will tell; nothing is sent again.")
     elif reply.exception_code:
@@ -198,6 +233,11 @@ def cas_unknown(record: AuthorityRecord, why: str) -> Stop:
     return Stop(
         Code.CAS_OUTCOME_UNKNOWN,
         f"{record.database}.{record.table}: whether the record moved to {record.phase} is unknown ({why}).",
+        next_action=(
+            ""
+            if record.phase in (Phase.PREPARED, Phase.DISPATCHING)
+            else "A retry reads the record and the replicas, and goes on from there. Nothing is sent again."
+        ),
         facts={"phase": record.phase.value, "epoch": record.dispatch_epoch},
     )
 
@@ -210,6 +250,15 @@ def swap(record: AuthorityRecord) -> Statement:
 
 def require_record(observation: Observation, target: Target) -> StoredRecord:
     if observation.record is None:
+        without = [a for a, facts in observation.replicas.items() if facts.control.structure is None]
+        if without:
+            raise Stopped(
+                Stop(
+                    Code.CONTROL_TABLE_MISSING,
+                    f"The control table is not seen on {', '.join(without)}, so no record of {target} was read.",
+                    facts={"replicas": list(without)},
+                )
+            )
         raise Stopped(Stop(Code.NOT_STAGED, f"Nothing is staged for {target}."))
     return observation.record
 
@@ -219,11 +268,16 @@ def answer_settled(record: AuthorityRecord, operation_id: str) -> SettledReceipt
     if settled is not None and settled.outcome is not Phase.ABORTED:
         return settled_receipt(record, settled)
     owner = record.owner
+    this = (
+        "this one was not published"
+        if settled is not None
+        else f"how this one ended is not among the last {MAX_SETTLED} that the record remembers"
+    )
     raise Stopped(
         Stop(
             Code.SUPERSEDED,
-            f"{record.database}.{record.table} is held by a later operation (DAG {owner.dag_id}, run "
-            f"{owner.run_id}); this one was not published.",
+            f"{record.database}.{record.table} belongs to a later operation (DAG {owner.dag_id}, run "
+            f"{owner.run_id}); {this}.",
             facts={"operation": record.operation_id[:16], "phase": record.phase.value},
         )
     )

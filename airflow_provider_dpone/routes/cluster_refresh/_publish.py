@@ -7,6 +7,7 @@ from typing import assert_never
 
 from airflow_provider_dpone.publication import decide as step
 from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.admission import busy
 from airflow_provider_dpone.publication.decide import (
     ContentCheck,
     Guards,
@@ -14,7 +15,7 @@ from airflow_provider_dpone.publication.decide import (
     decide_publication,
 )
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.queue import QueueState, read_queue
+from airflow_provider_dpone.publication.queue import Contradictory, QueueState, read_queue
 from airflow_provider_dpone.publication.receipt import (
     PublicationReceipt,
     SettledReceipt,
@@ -25,15 +26,15 @@ from airflow_provider_dpone.publication.record import (
     Phase,
     StoredRecord,
 )
-from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
     Waits,
-    admit,
     answer_settled,
     dependents,
+    observe_admitted,
     require_record,
     send_once,
     swap,
@@ -48,12 +49,14 @@ from airflow_provider_dpone.routes.ports import (
 class PublishRequest:
     """What a publish task asks for.
 
+    :ivar candidate_uuid: of the candidate that was staged, and that checks in between have seen.
     :ivar patience: how long to wait in this call for the replicas, in seconds; ``Waits.publish`` at most.
     """
 
     operation_id: str
     guards: Guards = field(default_factory=Guards)
     patience: float | None = None
+    candidate_uuid: str | None = None
 
 
 def publish(
@@ -66,12 +69,34 @@ def publish(
     """
     observation = ports.catalog.observe([site.target.table])
     stored = require_record(observation, site.target)
-    if stored.record.operation_id != request.operation_id:
-        return answer_settled(stored.record, request.operation_id)
-    if stored.record.phase is Phase.PREPARED:
+    record = stored.record
+    if record.operation_id != request.operation_id:
+        return answer_settled(record, request.operation_id)
+    if request.candidate_uuid not in (None, record.desired.uuid):
+        raise Stopped(
+            Stop(
+                Code.SUPERSEDED,
+                f"{site.target}: another try of the stage task staged anew after this task got its receipt, so "
+                "what was checked in between is not what would go live.",
+                next_action="Clear the tasks behind the stage task, so that they see its present output.",
+            )
+        )
+    if record.phase is Phase.PREPARED:
         # Once a statement was sent, a replica that is away is waited for, not refused.
-        admit(site, observation)
+        observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
+        stored = require_record(observation, site.target)
     return _Publication(ports, site, request, waits, stored, observation.sequence).run()
+
+
+def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> None:
+    """Prove a dispatched operation whose own task may be gone, by observation only.
+
+    Whoever sees the proof may record it; a target is not held by a task that no longer exists.
+
+    :raises Stopped: it is not proven now.
+    """
+    request = PublishRequest(stored.record.operation_id, patience=0)
+    _Publication(ports, site, request, waits, stored, read_at, observe_only=True).run()
 
 
 @dataclass(slots=True)
@@ -89,11 +114,13 @@ class _Publication:
     queue: QueueState | None = None
     permit_unused: bool = False
     replayed: bool = True
+    observe_only: bool = False
 
     def run(self) -> PublicationReceipt:
         ports = self.ports
-        patience = min(self.waits.publish, self.request.patience or self.waits.publish)
-        dispatch_pause = Pause(ports, self.waits.ready, self.waits)
+        wanted = self.request.patience
+        patience = self.waits.publish if wanted is None else min(wanted, self.waits.publish)
+        dispatch_pause: Pause | None = None
         outcome_pause = Pause(ports, patience, self.waits)
         said = ""
         while True:
@@ -110,14 +137,13 @@ class _Publication:
                     permit_unused=self.permit_unused,
                 )
             )
+            if self.observe_only and isinstance(decided, step.VerifyContent | step.Rearm | step.Abort):
+                raise Stopped(busy(record))
+            if isinstance(decided, step.VerifyContent | step.ReadCatalogs | step.ReadQueue):
+                if (failed := self._read(decided)) is None:
+                    continue
+                decided = step.Wait(failed)
             match decided:
-                case step.VerifyContent():
-                    ports.log(f"{self.site.target}: checking the content on every replica.")
-                    self.content = ports.catalog.content(record.candidate)
-                case step.ReadCatalogs():
-                    self._observe()
-                case step.ReadQueue():
-                    self._read_queue()
                 case step.DispatchSwap():
                     self._dispatch()
                     outcome_pause = Pause(ports, patience, self.waits)
@@ -144,7 +170,9 @@ class _Publication:
                     self.replayed = False
                     ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
                 case step.Wait(stop):
-                    pause = dispatch_pause if record.phase is Phase.PREPARED else outcome_pause
+                    pause = outcome_pause
+                    if record.phase is Phase.PREPARED:
+                        pause = dispatch_pause = dispatch_pause or Pause(ports, self.waits.ready, self.waits)
                     if stop.message != said:
                         said = stop.message
                         ports.log(stop.message)
@@ -155,7 +183,7 @@ class _Publication:
                         self.content = None
                 case step.Abort(stop):
                     self._move(transitions.aborted(record, now=self._now()))
-                    finish_drops(ports, self.site, self.stored, self.waits)
+                    finish_drops(ports, self.site, self.stored, self._now(), self.waits)
                     raise Stopped(stop)
                 case step.Hold(stop):
                     raise Stopped(stop)
@@ -163,6 +191,25 @@ class _Publication:
                     return publication_receipt(record, replayed=self.replayed, warnings=self._warnings())
                 case _:
                     assert_never(decided)
+
+    def _read(self, wanted: step.VerifyContent | step.ReadCatalogs | step.ReadQueue) -> Stop | None:
+        """Read what the decision needs. Once a statement was sent, a read that fails is waited for."""
+        record = self.stored.record
+        try:
+            match wanted:
+                case step.VerifyContent():
+                    self.ports.log(f"{self.site.target}: checking the content on every replica.")
+                    self.content = self.ports.catalog.content(record.candidate)
+                case step.ReadCatalogs():
+                    self._observe()
+                case step.ReadQueue():
+                    self._read_queue()
+        except Stopped as stopped:
+            again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+            if record.phase is Phase.PREPARED or not again:
+                raise
+            return stopped.stop
+        return None
 
     def _now(self) -> int:
         return self.observation.server_time if self.observation else self.stored.record.changed_at
@@ -195,18 +242,29 @@ class _Publication:
         dispatch = record.publication
         if dispatch is None:
             raise ValueError("a dispatched record has a dispatch")
+        inventory = self.ports.catalog.inventory
+        if inventory.digest != record.inventory_digest:
+            self.queue = Contradictory(
+                Stop(
+                    Code.INVENTORY_DRIFT,
+                    f"Cluster {record.cluster!r} now lists other replicas than were admitted.",
+                    facts={"admitted": list(record.replicas), "now": list(inventory.aliases)},
+                )
+            )
+            return
         sequence, rows = self.ports.queue.read(dispatch.token)
         self.queue = read_queue(
             rows,
             sequence=sequence,
             dispatch=dispatch,
             statement=swap(record),
-            inventory=self.ports.catalog.inventory,
+            inventory=inventory,
         )
-        if record.phase is Phase.DISPATCHING and not rows:
-            self.permit_unused = self.ports.evidence.permit_unused(
-                record.operation_id, dispatch.epoch, self.stored.write_id
-            )
+        self.permit_unused = (
+            record.phase is Phase.DISPATCHING
+            and not rows
+            and self.ports.evidence.permit_unused(record.operation_id, dispatch.epoch, self.stored.write_id)
+        )
 
     def _move(self, record: AuthorityRecord) -> None:
         """Store a move that needs no permit, and go on from what is stored."""
@@ -234,7 +292,12 @@ class _Publication:
 
     def _dispatch(self) -> None:
         before = self.stored.record
-        record = transitions.dispatching(before, nonce=self.ports.random.hex(128), now=self._now())
+        record = transitions.dispatching(
+            before,
+            nonce=self.ports.random.hex(128),
+            now=self._now(),
+            live_rows=self.observation.rows(before.table) if self.observation else None,
+        )
         self.ports.log(
             f"{self.site.target}: sending one "
             f"{'RENAME' if before.predecessor is None else 'EXCHANGE'} to the cluster (epoch "

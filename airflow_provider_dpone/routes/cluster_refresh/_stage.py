@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from airflow_provider_dpone.publication import transitions
@@ -40,14 +40,15 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
     Waits,
-    admit,
     cas_unknown,
     dependents,
     drops_due,
     generation,
+    observe_admitted,
     require_all_read,
     write_intent,
 )
+from airflow_provider_dpone.routes.cluster_refresh._publish import settle
 from airflow_provider_dpone.routes.ports import (
     Attempt,
     Conflict,
@@ -90,8 +91,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
     busy = Pause(ports, waits.busy, waits)
     drops_tried = False
     while True:
-        observation = ports.catalog.observe([target.table])
-        authority_id = admit(site, observation)
+        observation, authority_id = observe_admitted(ports, site, [target.table], waits)
         key = target_key(authority_id, target.database, target.table)
         operation_id = request.identity.operation_id(key)
         publication_key = request.identity.publication_key(key)
@@ -109,7 +109,11 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             Request(operation_id, publication_key, request.order_key, request.allow_older),
         )
         match admitted:
-            case Stop() if admitted.category is Category.CONFLICT and not busy.over():
+            case Stop() if admitted.category is Category.CONFLICT:
+                if _settled(ports, site, observation, waits):
+                    continue
+                if busy.over():
+                    raise Stopped(admitted)
                 ports.log(f"Waiting. {admitted.message}")
                 continue
             case Stop():
@@ -119,7 +123,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                 free_slot(ports, site, stored)
                 continue
             case Slot(stored) if stored is not None and not drops_tried and drops_due(stored, observation):
-                finish_drops(ports, site, stored, waits)
+                finish_drops(ports, site, stored, observation.server_time, waits)
                 drops_tried = True
                 continue
             case Resume() | Slot():
@@ -139,6 +143,19 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             )
         new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
         return _Stage(ports, staging, site, waits, new).run()
+
+
+def _settled(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
+    """Tell whether the operation that holds the target is proven now. Its own task may be gone."""
+    stored = observation.record
+    if stored is None or stored.record.phase is Phase.PREPARED:
+        return False
+    try:
+        settle(ports, site, stored, observation.sequence, waits)
+    except Stopped as stopped:
+        ports.log(f"The operation that holds the target is not proven: {stopped.stop.message}")
+        return False
+    return True
 
 
 def _resumed(
@@ -249,7 +266,7 @@ class _Stage:
         self._wait_ready(loaded)
         content = self._content(loaded)
         # The last look: nothing slow stands between it and the write of PREPARED.
-        final = ports.catalog.observe([target.table, self.attempt.name])
+        final, _ = observe_admitted(ports, self.site, [target.table, self.attempt.name], self.waits)
         return self._prepare(final, loaded, content)
 
     @contextmanager
@@ -319,10 +336,11 @@ class _Stage:
 
     def _prepare(self, seen: Observation, loaded: Loaded, content: ContentDigest) -> StageReceipt:
         """Write ``PREPARED`` against exactly what staging started from."""
-        ports, new = self.ports, self.new
-        admit(self.site, seen)
-        if stop := moved_since(seen, self.site.target.table, new.slot):
+        ports = self.ports
+        if stop := moved_since(seen, self.site.target.table, self.new.slot):
             raise Stopped(stop)
+        # The record that was read may have been cleaned up meanwhile: go on from what it is now.
+        new = self.new = replace(self.new, slot=replace(self.new.slot, stored=seen.record))
         self.staging.check_created(new.plan, self.attempt, seen)
         record = self._record(seen, loaded, content)
         write_id = ports.random.hex(128)

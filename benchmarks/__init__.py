@@ -1,0 +1,1 @@
+"""Benchmarks: ratios that are measured side by side in one run, on the local cluster."""
