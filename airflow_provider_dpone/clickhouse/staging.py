@@ -16,6 +16,7 @@ from typing import Final
 
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.create_table import (
+    ClauseDifference,
     ColumnDefinition,
     DefinitionError,
     TableDefinition,
@@ -59,7 +60,7 @@ from airflow_provider_dpone.clickhouse.progress import BROKEN, LoadQuery, LoadWa
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS
 from airflow_provider_dpone.clickhouse.schema_change import StructurePlan, StructureRefusal, plan_structure
 from airflow_provider_dpone.clickhouse.server import OnceReply, Server
-from airflow_provider_dpone.clickhouse.sql import identifier, qualified, string
+from airflow_provider_dpone.clickhouse.sql import identifier, qualified, string, tokens, unquote
 from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -90,9 +91,11 @@ _BUSY_CODES: Final = frozenset(
 )
 """Codes that say nothing about what was asked: a later try may be answered."""
 
+_VIOLATED_CONSTRAINT: Final = 469
+
 _MISFIT_CODES: Final = frozenset(
     {
-        *(6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 321, 349, 376, 407, 469, 675, 676, 691),
+        *(6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 321, 349, 376, 407, 675, 676, 691),
     }
 )
 """What ClickHouse calls it when a value or a record can't be read as what it should be."""
@@ -430,11 +433,11 @@ class ClusterStaging:
             else:
                 try:
                     found = differences(wanted, parse(table.create_query))
-                except DefinitionError as error:
-                    problems[alias] = {"unreadable": str(error)}
+                except DefinitionError:
+                    problems[alias] = {"readable": False}
                     continue
                 if found:
-                    problems[alias] = {difference.clause: str(difference) for difference in found}
+                    problems[alias] = {difference.clause: _how(difference) for difference in found}
         if problems:
             clauses = dict.fromkeys(clause for found in problems.values() for clause in found)
             raise _stop(
@@ -621,6 +624,14 @@ class ClusterStaging:
                 f"A value doesn't fit column {identifier(column)} of {self._target} exactly.",
                 facts={"column": column},
             )
+        if error.code == _VIOLATED_CONSTRAINT:
+            names = (unquote(tokens(entry)[0].text) for entry in planned.definition.constraints)
+            name = next((n for n in names if error.mentions(f"Constraint {identifier(n)} ")), None)
+            return _stop(
+                Code.VALUE_REFUSED,
+                f"A row violates a constraint of {self._target}{f': {identifier(name)}' if name else ''}.",
+                facts={"constraint": name},
+            )
         if error.code in _MISFIT_CODES:
             column = next((c.name for c in planned.columns if _names(error, c.name)), None)
             where = "" if column is None else f" of column {identifier(column)}"
@@ -700,6 +711,17 @@ def _planned(plan: StagePlan) -> _Planned:
     if not isinstance(plan.payload, _Planned):
         raise TypeError("the plan was made by another adapter")
     return plan.payload
+
+
+def _how(difference: ClauseDifference) -> str:
+    """Say how a clause differs, without its text: a default may hold anything."""
+    match difference.expected, difference.actual:
+        case "", _:
+            return "added"
+        case _, "":
+            return "missing"
+        case _:
+            return "changed"
 
 
 def _unknown() -> None:

@@ -46,6 +46,7 @@ class Site:
     database: str
     endpoints: tuple[Endpoint, ...]
     user: User = APP
+    session_settings: Mapping[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     def server(self) -> Server:
@@ -55,6 +56,7 @@ class Site:
                 hosts=tuple((endpoint.host, endpoint.port) for endpoint in self.endpoints),
                 user=self.user.name,
                 password=self.user.password,
+                session_settings=self.session_settings,
             )
         )
 
