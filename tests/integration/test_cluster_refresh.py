@@ -380,7 +380,8 @@ def test_a_migration_after_staging_is_not_undone(site: RefreshSite) -> None:
     existing(site)
     staged = site.stage(rows_query(9), run="second")
     site.cluster.execute(
-        f"ALTER TABLE {site.database}.orders ON CLUSTER analytics ADD COLUMN extra UInt8 SETTINGS alter_sync = 2"
+        f"ALTER TABLE {site.database}.orders ON CLUSTER analytics ADD COLUMN extra UInt8",
+        settings={"alter_sync": "2"},
     )
     assert stopped(lambda: site.publish(staged)).code is Code.TARGET_MOVED
     assert site.counts() == [3, 3]
@@ -428,11 +429,12 @@ def test_a_slow_run_never_overwrites_a_newer_one_that_finished_meanwhile(site: R
 
 def test_a_second_try_of_stage_resumes_and_reads_nothing_again(site: RefreshSite) -> None:
     first = site.stage(rows_query(9))
-    inserts = len(site.sent(r"^\s*INSERT INTO .*__dpone_"))
+    loads = r"^\s*INSERT INTO `mart\w+`\.`\w+__dpone_"
+    inserts = len(site.sent(loads))
     second = site.stage(rows_query(9))
     assert second.resumed
     assert second.candidate == first.candidate
-    assert len(site.sent(r"^\s*INSERT INTO .*__dpone_")) == inserts == 1
+    assert len(site.sent(loads)) == inserts == 1
 
 
 def test_a_changed_plan_supersedes_what_was_never_dispatched_and_drops_it(site: RefreshSite) -> None:

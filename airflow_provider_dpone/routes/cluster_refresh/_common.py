@@ -97,8 +97,9 @@ class Pause:
 def observe_admitted(
     ports: Ports, site: Site, tables: Collection[str], waits: Waits, seen: Observation | None = None
 ) -> tuple[Observation, str]:
-    """Look, and check replicas, database, control table and target; return the look and the authority id.
+    """Look, and check replicas, database and control table; return the look and the authority id.
 
+    The target is another matter: an operation that holds it explains more than what it looks like meanwhile.
     A replica that reads an older record than the others lags behind: it is read again, within a bound.
 
     :param seen: a look that was just taken.
@@ -116,7 +117,7 @@ def observe_admitted(
 
 
 def admit(site: Site, observation: Observation) -> str:
-    """Check replicas, database, control table and target in one look; return the authority id.
+    """Check replicas, database and control table in one look; return the authority id.
 
     :raises Stopped: the first check that failed.
     """
@@ -131,9 +132,19 @@ def admit(site: Site, observation: Observation) -> str:
     authority_id = observation.authority_id
     if authority_id is None:
         raise ValueError("an admitted control table has one authority id")
+    return authority_id
+
+
+def require_target(site: Site, observation: Observation) -> None:
+    """Check that the live table can be replaced.
+
+    :raises Stopped: the first check that failed.
+    """
+    authority_id = observation.authority_id
+    if authority_id is None:
+        raise ValueError("an admitted control table has one authority id")
     if stop := admit_target(observation, site.target.table, authority_id=authority_id):
         raise Stopped(stop)
-    return authority_id
 
 
 def write(ports: Ports, stored: StoredRecord, record: AuthorityRecord) -> StoredRecord | None:

@@ -36,6 +36,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     dependents,
     observe_admitted,
     require_record,
+    require_target,
     send_once,
     swap,
     write,
@@ -84,6 +85,7 @@ def publish(
     if record.phase is Phase.PREPARED:
         # Once a statement was sent, a replica that is away is waited for, not refused.
         observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
+        require_target(site, observation)
         stored = require_record(observation, site.target)
     return _Publication(ports, site, request, waits, stored, observation.sequence).run()
 

@@ -46,6 +46,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     generation,
     observe_admitted,
     require_all_read,
+    require_target,
     write_intent,
 )
 from airflow_provider_dpone.routes.cluster_refresh._publish import settle
@@ -131,6 +132,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             case _:
                 assert_never(admitted)
 
+        require_target(site, observation)
         plan = staging.plan(observation)
         ports.log(f"{target}: admitted on {', '.join(observation.inventory.aliases)}.")
         for line in plan.schema_difference:
@@ -339,6 +341,7 @@ class _Stage:
         ports = self.ports
         if stop := moved_since(seen, self.site.target.table, self.new.slot):
             raise Stopped(stop)
+        require_target(self.site, seen)
         # The record that was read may have been cleaned up meanwhile: go on from what it is now.
         new = self.new = replace(self.new, slot=replace(self.new.slot, stored=seen.record))
         self.staging.check_created(new.plan, self.attempt, seen)
