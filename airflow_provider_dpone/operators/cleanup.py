@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.upstream import StagedOperator
+from airflow_provider_dpone.operators.xcom import for_xcom
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +59,6 @@ class CleanupOperator(StagedOperator):
         :raises AirflowException: what stopped it. The publication itself is successful.
         """
         from airflow_provider_dpone import composition
-        from airflow_provider_dpone.publication.receipt import dump
         from airflow_provider_dpone.routes.cluster_refresh import CleanupRequest, cleanup
 
         with airflow_outcome():
@@ -74,7 +74,7 @@ class CleanupOperator(StagedOperator):
                     waits,
                 )
             if done.next_due is None or not self.wait:
-                return dump(done.receipt)
+                return for_xcom(done.receipt)
             # A second more, because the server's time is in whole seconds.
             sleep = min(timedelta(seconds=done.next_due + 1), LONGEST_SLEEP)
             self.log.info(

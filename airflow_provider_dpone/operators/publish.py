@@ -10,6 +10,7 @@ from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.stage import positive
 from airflow_provider_dpone.operators.upstream import StagedOperator
+from airflow_provider_dpone.operators.xcom import for_xcom
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,7 +67,6 @@ class PublishOperator(StagedOperator):
         """
         from airflow_provider_dpone import composition
         from airflow_provider_dpone.publication.decide import Guards
-        from airflow_provider_dpone.publication.receipt import dump
         from airflow_provider_dpone.routes.cluster_refresh import PublishRequest, publish
 
         with airflow_outcome():
@@ -85,4 +85,4 @@ class PublishOperator(StagedOperator):
                     ),
                     waits,
                 )
-            return dump(receipt)
+            return for_xcom(receipt)

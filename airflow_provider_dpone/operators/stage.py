@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.base import RefreshOperator
 from airflow_provider_dpone.operators.outcome import airflow_outcome
+from airflow_provider_dpone.operators.xcom import for_xcom
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -80,7 +81,6 @@ class StageOperator(RefreshOperator):
         """
         from airflow_provider_dpone import composition, options
         from airflow_provider_dpone.operators import context as task
-        from airflow_provider_dpone.publication.receipt import dump
         from airflow_provider_dpone.routes.cluster_refresh import StageRequest, stage
 
         with airflow_outcome():
@@ -107,7 +107,7 @@ class StageOperator(RefreshOperator):
                     ),
                     waits,
                 )
-            return dump(receipt)
+            return for_xcom(receipt)
 
     def _rendered_source(self) -> Source:
         from airflow_provider_dpone.sources import Source, source_from

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_dpone import ClusterRefresh, FileSource, SqlSource, TableStructure, cluster_refresh
 from airflow_provider_dpone.operators import CleanupOperator, PublishOperator, StageOperator
 from airflow_provider_dpone.operators.outcome import airflow_outcome, failure
-from airflow_provider_dpone.publication.receipt import STAGE_SCHEMA, StageReceipt, dump
+from airflow_provider_dpone.operators.xcom import for_xcom
+from airflow_provider_dpone.publication.receipt import STAGE_SCHEMA, StageReceipt, dump, load_stage_receipt
 from airflow_provider_dpone.publication.record import ContentDigest
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import (
@@ -433,6 +436,30 @@ def test_killing_a_stage_task_kills_its_load(
     operator.execute(context())
     operator.on_kill()
     assert killed == [True]
+
+
+def test_a_receipt_is_never_too_large_for_xcom(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    difference = tuple(
+        f"adds column `column_{number}` of type LowCardinality(String)" for number in range(2000)
+    )
+    dependents = tuple(f"{'d' * 200}.{'v' * 200}_{number} (View)" for number in range(50))
+    receipt = replace(RECEIPT, schema_difference=difference, dependents=dependents)
+    replace_route(monkeypatch, "stage", receipt)
+    answer = stage().execute(context())
+    assert len(json.dumps(answer)) <= 16 * 1024
+    for name, whole in (("schema_difference", difference), ("dependents", dependents)):
+        *shown, rest = answer[name]
+        assert shown == list(whole[: len(shown)])
+        assert rest == f"... and {len(whole) - len(shown)} more"
+    # Publish and cleanup can still read it.
+    assert load_stage_receipt(answer).operation_id == RECEIPT.operation_id
+
+
+def test_a_receipt_that_fits_is_whole() -> None:
+    receipt = replace(RECEIPT, dependents=("mart.v (View)",))
+    assert for_xcom(receipt) == dump(receipt)
 
 
 # --- What Airflow does with a stop
