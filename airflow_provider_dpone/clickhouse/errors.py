@@ -18,6 +18,7 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 class ErrorCode(IntEnum):
     """The codes of ClickHouse that something here depends on."""
 
+    ATTEMPT_TO_READ_AFTER_EOF = 32
     BAD_ARGUMENTS = 36
     UNKNOWN_IDENTIFIER = 47
     NOT_IMPLEMENTED = 48
@@ -29,12 +30,13 @@ class ErrorCode(IntEnum):
     NO_ELEMENTS_IN_CONFIG = 139
     TIMEOUT_EXCEEDED = 159
     READONLY = 164
-    MEMORY_LIMIT_EXCEEDED = 241
+    DNS_ERROR = 198
     TOO_MANY_SIMULTANEOUS_QUERIES = 202
     SOCKET_TIMEOUT = 209
     NETWORK_ERROR = 210
     QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING = 216
     NO_ZOOKEEPER = 225
+    MEMORY_LIMIT_EXCEEDED = 241
     TABLE_IS_READ_ONLY = 242
     ALL_CONNECTION_TRIES_FAILED = 279
     UNFINISHED = 341
@@ -50,6 +52,7 @@ class ErrorCode(IntEnum):
 
 
 _MEANINGS: Final = {
+    ErrorCode.ATTEMPT_TO_READ_AFTER_EOF: "a connection ended too early",
     ErrorCode.BAD_ARGUMENTS: "an argument, a path or a configuration value is not accepted",
     ErrorCode.UNKNOWN_IDENTIFIER: "a column is unknown",
     ErrorCode.NOT_IMPLEMENTED: "the server can't do this with these tables",
@@ -61,6 +64,7 @@ _MEANINGS: Final = {
     ErrorCode.NO_ELEMENTS_IN_CONFIG: "the server's configuration lacks an element",
     ErrorCode.TIMEOUT_EXCEEDED: "the server stopped waiting; the work may go on",
     ErrorCode.READONLY: "the user may only read, or may not change a setting",
+    ErrorCode.DNS_ERROR: "a host name can't be resolved",
     ErrorCode.MEMORY_LIMIT_EXCEEDED: "a memory limit was reached",
     ErrorCode.TOO_MANY_SIMULTANEOUS_QUERIES: "the server runs too many queries",
     ErrorCode.SOCKET_TIMEOUT: "a server waited too long for another one",
@@ -87,7 +91,13 @@ KEEPER_CODES: Final = frozenset(
 """Codes of a statement that could not use Keeper. For a write they leave its outcome unknown."""
 
 REPLICA_CODES: Final = frozenset(
-    {ErrorCode.ALL_CONNECTION_TRIES_FAILED, ErrorCode.NETWORK_ERROR, ErrorCode.SOCKET_TIMEOUT}
+    {
+        ErrorCode.ALL_CONNECTION_TRIES_FAILED,
+        ErrorCode.ATTEMPT_TO_READ_AFTER_EOF,
+        ErrorCode.DNS_ERROR,
+        ErrorCode.NETWORK_ERROR,
+        ErrorCode.SOCKET_TIMEOUT,
+    }
 )
 """Codes of a distributed read that could not reach a replica."""
 
@@ -182,17 +192,17 @@ def stopped(error: TransportError, doing: str) -> Stopped:
         return Stopped(Stop(Code.SERVER_UNAVAILABLE, message))
     facts: dict[str, Json] = {"exception_code": error.code, "exception_name": error.name}
     match error.code:
-        case ErrorCode.KEEPER_EXCEPTION | ErrorCode.TABLE_IS_READ_ONLY | ErrorCode.NO_ZOOKEEPER:
-            code = Code.AUTHORITY_UNAVAILABLE
+        case code if code in KEEPER_CODES:
+            stop = Code.AUTHORITY_UNAVAILABLE
+        case code if code in REPLICA_CODES:
+            stop = Code.REPLICA_NOT_OBSERVED
         case ErrorCode.ACCESS_DENIED:
-            code = Code.MISSING_GRANT
+            stop = Code.MISSING_GRANT
         case ErrorCode.CLUSTER_DOESNT_EXIST:
-            code = Code.UNKNOWN_CLUSTER
-        case ErrorCode.ALL_CONNECTION_TRIES_FAILED | ErrorCode.NETWORK_ERROR | ErrorCode.SOCKET_TIMEOUT:
-            code = Code.REPLICA_NOT_OBSERVED
+            stop = Code.UNKNOWN_CLUSTER
         case _:
-            code = Code.SERVER_ERROR
-    return Stopped(Stop(code, message, facts=facts))
+            stop = Code.SERVER_ERROR
+    return Stopped(Stop(stop, message, facts=facts))
 
 
 def _name_of(code: int) -> str:

@@ -26,6 +26,8 @@ READ_SETTINGS: Final[Settings] = {
     "use_query_cache": 0,
     "show_table_uuid_in_table_create_query_if_not_nil": 0,
     "output_format_json_map_as_array_of_tuples": 0,
+    # Without Keeper the server would try ten times, for half a minute. We come back and look again.
+    "keeper_max_retries": 2,
 }
 
 _sequence = itertools.count(1)

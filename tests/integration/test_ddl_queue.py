@@ -80,6 +80,7 @@ def test_settings_of_the_statement(sender: Sender) -> None:
     assert statement.query_id not in ("", permit.token)
     assert statement.settings["distributed_ddl_output_mode"] == "throw"
     assert statement.settings["distributed_ddl_task_timeout"] == "2"
+    assert statement.settings["distributed_ddl_entry_format_version"] == "5"
     assert statement.settings["skip_unavailable_shards"] == "0"
 
 
@@ -146,18 +147,32 @@ def test_a_failing_replica_is_an_answer_with_its_code(sender: Sender) -> None:
     sender.cluster.fail_execution(2, "EXCHANGE")
     permit = sender.permit()
     reply = sender.queue.send(permit, sender.exchange(), permit.token)
-    assert (reply.answered, reply.exception_code) == (True, 164)
+    # The same code from the contacted server would prove that nothing was queued; from a replica it doesn't.
+    assert (reply.answered, reply.exception_code, reply.refused) == (True, 164, False)
     _, rows = sender.queue.read(permit.token)
     assert sorted(row.exception_code or 0 for row in rows) == [0, 164]
     assert all(row.exception_text for row in rows if row.exception_code)
 
 
-def test_an_unknown_cluster_is_an_answer(sender: Sender) -> None:
+def test_a_statement_that_is_refused_before_it_is_queued_is_told_apart(sender: Sender) -> None:
     permit = sender.permit()
-    reply = sender.queue.send(
-        permit, Exchange("nowhere", sender.database, "orders", "candidate"), permit.token
-    )
-    assert (reply.answered, reply.exception_code) == (True, 701)
+    nowhere = Exchange("nowhere", sender.database, "orders", "candidate")
+    reply = sender.queue.send(permit, nowhere, permit.token)
+    assert (reply.answered, reply.exception_code, reply.refused) == (True, 701, True)
+    permit = sender.permit()
+    forbidden = Drop(CLUSTER_NAME, "system", "clusters")
+    reply = sender.queue.send(permit, forbidden, permit.token)
+    assert (reply.answered, reply.exception_code, reply.refused) == (True, 497, True)
+    assert sender.queue.read(permit.token)[1] == ()
+
+
+@pytest.mark.parametrize("code", [999, 159, 209, 241, 202, 60])
+def test_an_error_that_may_come_after_the_queueing_refuses_nothing(sender: Sender, code: int) -> None:
+    sender.cluster.answer_error(None, "^EXCHANGE", code, executed=True)
+    permit = sender.permit()
+    reply = sender.queue.send(permit, sender.exchange(), permit.token)
+    assert (reply.answered, reply.exception_code, reply.refused) == (True, code, False)
+    assert sender.queue.read(permit.token)[1]
 
 
 # ---- the permit

@@ -22,6 +22,7 @@ from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stopped
+from airflow_provider_dpone.routes.cluster_refresh import preflight
 from airflow_provider_dpone.routes.ports import Reply, Stored, Target
 from tests.cluster import LocalCluster
 from tests.cluster.spec import APP_PASSWORD, APP_USER, CLUSTER_NAME, User
@@ -133,7 +134,8 @@ def test_a_user_without_grants_is_told_all_of_them(strict: LocalCluster) -> None
 
 def test_a_user_with_all_grants_passes_in_one_request(strict: LocalCluster) -> None:
     before = strict.request_count()
-    assert Grants(connect(strict, "exact"), TARGET).check() is None
+    grants: preflight.Grants = Grants(connect(strict, "exact"), TARGET)
+    assert grants.check() is None
     assert strict.request_count() == before + 1
     assert Grants(connect(strict, "default", ""), TARGET).check() is None
 
