@@ -263,7 +263,11 @@ class _Initialisation:
             if not error.remote_host_error and error.code in RAISED_BEFORE_EXECUTION:
                 raise stopped(error, f"Creating the {action}") from None
             failure = f" ({summary(error)})"
-            if error.code not in (ErrorCode.TIMEOUT_EXCEEDED, ErrorCode.KEEPER_EXCEPTION, ErrorCode.UNFINISHED):
+            if error.code not in (
+                ErrorCode.TIMEOUT_EXCEEDED,
+                ErrorCode.KEEPER_EXCEPTION,
+                ErrorCode.UNFINISHED,
+            ):
                 # The server has waited for all replicas; waiting longer changes nothing.
                 wait = 0.0
             if error.code == ErrorCode.BAD_ARGUMENTS:
