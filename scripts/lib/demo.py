@@ -11,12 +11,14 @@ Everything printed is read from the servers and from Airflow; the demo fails if 
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +36,7 @@ EXCHANGE: Final = r"^\s*EXCHANGE TABLES\b.*\bON CLUSTER\b"
 LIVE_UUID: Final = (
     f"SELECT toString(uuid) FROM system.tables WHERE database = '{DATABASE}' AND name = '{TABLE}'"
 )
+KEPT: Final = f"SELECT count() FROM system.tables WHERE database = '{DATABASE}' AND name = '{{}}'"
 COUNT: Final = f"SELECT count() AS rows, sum(cityHash64(*)) AS content FROM {DATABASE}.{TABLE}"
 
 
@@ -128,8 +131,17 @@ def prepare(cluster: LocalCluster, airflow: LocalAirflow) -> None:
         raise DemoError(f"airflow dpone init failed:\n{done.stdout}{done.stderr}")
 
 
-def publish(airflow: LocalAirflow, extract: Extract, run_id: str) -> Mapping[str, Any]:
-    """Run the DAG on a file; returns the publication receipt.
+@dataclass(frozen=True)
+class Receipts:
+    """What the tasks of one run handed on."""
+
+    staged: Mapping[str, Any]
+    published: Mapping[str, Any]
+    cleaned: Mapping[str, Any]
+
+
+def refresh(airflow: LocalAirflow, extract: Extract, run_id: str) -> Receipts:
+    """Run the DAG on a file; returns the receipts of its three tasks.
 
     Raises:
         DemoError: the run did not succeed; the text has the log of the task that failed.
@@ -140,32 +152,48 @@ def publish(airflow: LocalAirflow, extract: Extract, run_id: str) -> Mapping[str
         failed = [task for task in airflow.task_instances(DAG_ID, run_id) if task.state == "failed"]
         logs = "\n".join(airflow.task_log(DAG_ID, run_id, task.task_id, task.try_number) for task in failed)
         raise DemoError(f"run {run_id} failed:\n{logs}")
-    receipt: Mapping[str, Any] = airflow.xcom(DAG_ID, run_id, "flights.publish")
-    return receipt
+    return Receipts(
+        *(airflow.xcom(DAG_ID, run_id, f"flights.{task}") for task in ("stage", "publish", "cleanup"))
+    )
 
 
 def show_replicas(cluster: LocalCluster, extract: Extract) -> None:
     """Check that every replica holds exactly the rows of the file, and the same ones."""
     found = [cluster.query(COUNT, node=node)[0] for node in cluster.nodes]
     for node, replica in zip(cluster.nodes, found, strict=True):
-        demand(replica["rows"] == extract.rows, f"replica {node} holds {extract.rows:,} rows")
+        port = cluster.endpoints[node - 1].port
+        demand(
+            replica["rows"] == extract.rows,
+            f"read through port {port}, replica {node} has {extract.rows:,} rows",
+        )
     demand(len({replica["content"] for replica in found}) == 1, "their content is the same")
 
 
-def show_receipt(cluster: LocalCluster, receipt: Mapping[str, Any]) -> None:
-    """Print what the receipt says about every replica, and check it against the replicas themselves."""
-    for node, replica in zip(cluster.nodes, receipt["replicas"], strict=True):
-        before, after = replica["before"]["target"], replica["after"]["target"]
+def show_receipts(cluster: LocalCluster, receipts: Receipts) -> None:
+    """Print what the receipts say about every replica, and check it against the replicas themselves."""
+    published = receipts.published
+    content = published["content"]
+    say(
+        f"  {published['statement']} as queue entry {published['entry']}, candidate {receipts.staged['candidate']}"
+    )
+    for node, replica in zip(cluster.nodes, published["replicas"], strict=True):
+        before, after = replica["before"], replica["after"]
+        say(f"  replica {replica['alias']}   target                                candidate")
+        say(f"    before        {before['target'] or 'absent':36}  {before['candidate'] or 'absent'}")
+        say(f"    after         {after['target'] or 'absent':36}  {after['candidate'] or 'absent'}")
         say(
-            f"  receipt {replica['alias']}: {before or 'no table'} -> {after}, "
-            f"queue {replica['queue']}, {replica['rows']:,} rows"
+            f"    queue {replica['queue']} (code {replica['exception_code']}), {replica['rows']:,} rows, "
+            f"content {int(content['city']):032x}:{int(content['xxh3']):032x}"
         )
         live = cluster.scalar(LIVE_UUID, node=node)
-        demand(live == after, f"replica {node} has this table under the name {TABLE}")
+        demand(live == after["target"], f"replica {node} has this table under the name {TABLE}")
+        kept = cluster.scalar(KEPT.format(receipts.staged["candidate"]), node=node)
+        demand(kept == 0, "nothing is left under the candidate's name")
+    demand(receipts.cleaned["state"] == "COMPLETED", "the operation is completed")
 
 
-def run(keep: bool) -> None:
-    """Play the whole demo.
+def run(keep: bool) -> Mapping[str, Any]:
+    """Play the whole demo. Returns the last publication receipt.
 
     Raises:
         DemoError: something was not as promised.
@@ -181,42 +209,44 @@ def run(keep: bool) -> None:
         try:
             with step("Creating the control table"):
                 prepare(cluster, airflow)
-            play(cluster, airflow, first, later)
+            receipt = play(cluster, airflow, first, later)
             if keep:
                 say(f"\nAirflow: {airflow.url}/dags/{DAG_ID}  (Ctrl-C ends everything)")
                 with suppress(KeyboardInterrupt):
                     signal.pause()
         finally:
             airflow.stop()
+    return receipt
 
 
-def play(cluster: LocalCluster, airflow: LocalAirflow, first: Extract, later: Extract) -> None:
-    """Publish both extracts and check what every replica holds.
+def play(cluster: LocalCluster, airflow: LocalAirflow, first: Extract, later: Extract) -> Mapping[str, Any]:
+    """Publish both extracts and check what every replica holds. Returns the last publication receipt.
 
     Raises:
         DemoError: something was not as promised.
     """
     say("\n1. The first extract, into a table that does not exist yet")
     with step("  running the DAG"):
-        receipt = publish(airflow, first, "demo-1")
-    show_receipt(cluster, receipt)
+        receipts = refresh(airflow, first, "demo-1")
+    show_receipts(cluster, receipts)
     show_replicas(cluster, first)
 
     say("\n2. The later extract; the reply to the statement that makes it live gets lost")
     since = cluster.last_statement()
     lost = cluster.drop_response(None, EXCHANGE, after="enqueue")
     with Reader(cluster) as reader, step("  running the DAG"):
-        receipt = publish(airflow, later, "demo-2")
+        receipts = refresh(airflow, later, "demo-2")
     demand(lost.hits == 1, "the reply was lost")
     sent = len(cluster.statements(EXCHANGE, since))
     demand(sent == 1, "the statement was sent once")
-    show_receipt(cluster, receipt)
+    show_receipts(cluster, receipts)
     show_replicas(cluster, later)
     demand(not reader.errors, f"no reader failed in {reader.reads} reads {reader.errors[:3] or ''}".rstrip())
     demand(
         set(reader.seen) <= {first.rows, later.rows},
         f"readers saw the old table or the new one, nothing in between: {reader.seen}",
     )
+    return receipts.cleaned
 
 
 def main(arguments: list[str]) -> int:
@@ -227,11 +257,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="leave Airflow's web interface up until Ctrl-C")
     start = time.monotonic()
     try:
-        run(parser.parse_args(arguments).keep)
+        receipt = run(parser.parse_args(arguments).keep)
     except DemoError as error:
         say(f"\nFAILED: {error}")
         return 1
-    say(f"\nDone in {time.monotonic() - start:.0f} s.")
+    say(f"\nDone in {time.monotonic() - start:.0f} s. The receipt:")
+    say(json.dumps(receipt))
     return 0
 
 
