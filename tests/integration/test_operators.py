@@ -125,12 +125,18 @@ def test_another_run_is_kept_out_until_the_target_is_free(site: Site) -> None:
 
     with pytest.raises(AirflowFailException, match="TARGET_BUSY"):
         _of_another_dag(site, on_busy="wait", busy_timeout=_seconds(2)).execute(_another_context())
-    assert any(line.startswith("Waiting.") for line in site.lines)
 
+    site.lines.clear()
+    waiting = _of_another_dag(site, on_busy="wait", busy_timeout=_seconds(60))
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(waiting.execute(_another_context())))
+    thread.start()
+    wait_until(lambda: any(line.startswith("Waiting.") for line in site.lines), timeout=30)
     for node in site.cluster.nodes:
         site.cluster.resume_worker(node)
-    assert site.publish(staged)["state"] == "COMMITTED"
-    assert _of_another_dag(site).execute(_another_context())["live_rows"] == 5
+    assert site.publish(staged)["operation_id"] == staged["operation_id"]
+    thread.join(60)
+    assert [answer["live_rows"] for answer in answers] == [5]
 
 
 def _of_another_dag(site: Site, **arguments: Any) -> StageOperator:

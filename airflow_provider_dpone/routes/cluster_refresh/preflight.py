@@ -120,19 +120,23 @@ def _grants(grants: Grants) -> Finding:
 
 
 def _target(observation: Observation, site: Site) -> Iterator[Finding]:
-    table = observation.table(site.target.table)
-    # Without one authority id there is nothing yet by which a table could be foreign.
-    authority_id = observation.authority_id
-    if authority_id is not None:
-        stop = admit_target(observation, site.target.table, authority_id=authority_id)
-        found = "absent: the first publication creates it, from structure= or ddl="
-        if table is not None:
-            rows = observation.rows(site.target.table)
-            found = f"{table.engine}, {rows:,} rows" if rows is not None else table.engine
-        yield Finding("the table can be replaced", stop, "" if stop else found)
+    slot = _slot(observation.record)
+    yield slot
+    # What the table looks like while an operation works on it is no reason to repair anything. And without
+    # one authority id there is nothing yet by which a table could be foreign.
+    if slot.stop is None and observation.authority_id is not None:
+        yield _replaceable(observation, site.target.table, observation.authority_id)
     dependents = ", ".join(f"{d.database}.{d.table} ({d.engine})" for d in observation.dependents)
     yield Finding("what depends on the table is known", None, dependents or "nothing")
-    yield _slot(observation.record)
+
+
+def _replaceable(observation: Observation, name: str, authority_id: str) -> Finding:
+    found = "absent: the first publication creates it, from structure= or ddl="
+    if (table := observation.table(name)) is not None:
+        rows = observation.rows(name)
+        found = f"{table.engine}, {rows:,} rows" if rows is not None else table.engine
+    stop = admit_target(observation, name, authority_id=authority_id)
+    return Finding("the table can be replaced", stop, "" if stop else found)
 
 
 def _slot(stored: StoredRecord | None) -> Finding:
