@@ -331,6 +331,7 @@ def fixed_times() -> str:
 
 def bounds() -> str:
     """Return the bounds that are not lengths of time."""
+    from airflow_provider_dpone.operators import xcom
     from airflow_provider_dpone.publication import admission, receipt, record
     from airflow_provider_dpone.sources import json_file
 
@@ -342,8 +343,9 @@ def bounds() -> str:
         (f"{record.MAX_SETTLED}", "settled operations that a record remembers"),
         (
             f"{record.MAX_RETAINED}",
-            "tables that are kept for one target; beyond it the oldest is no longer listed",
+            "tables that are kept for one target; before that the next operation is refused (`TOO_MANY_RETAINED`)",
         ),
+        (f"{xcom.MAX_BYTES:,} bytes", "a receipt in XCom"),
         (f"{receipt.MAX_DEPENDENTS}", "dependents that a receipt lists"),
         (f"{json_file._MAX_LINE_BYTES:,} bytes", "one line of a JSON file"),
         (".".join(map(str, admission.OLDEST_SERVER)), "oldest release of ClickHouse that is admitted"),
