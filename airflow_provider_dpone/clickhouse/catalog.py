@@ -23,7 +23,7 @@ from airflow_provider_dpone.clickhouse.errors import (
     ServerError,
     stopped,
 )
-from airflow_provider_dpone.clickhouse.exact import content_digest_select
+from airflow_provider_dpone.clickhouse.exact import LOAD_SETTINGS, content_digest_select
 from airflow_provider_dpone.clickhouse.replicas import (
     READ_SETTINGS,
     Answers,
@@ -197,6 +197,11 @@ class Catalog:
             member_section(self.target.cluster),
             section("database", {"engine": "engine"}, f"FROM system.databases WHERE name = {database}"),
             section("visible", {"name": "name"}, f"FROM system.tables {in_database} LIMIT 1"),
+            section(
+                "settings",
+                {"known": "arrayStringConcat(groupArray(name), ',')"},
+                f"FROM system.settings WHERE name IN ({', '.join(map(string, LOAD_SETTINGS))})",
+            ),
             *control_table.structure_sections(self.control),
         ]
         if names:
@@ -281,6 +286,7 @@ class Catalog:
             inventory_digest=Inventory(self.target.cluster, members_of(listed)).digest,
             database_engine=database["engine"] if database else None,
             sees_database=answers.one(number, "visible") is not None,
+            load_settings=frozenset(((answers.one(number, "settings") or {}).get("known") or "").split(",")),
             tables={
                 fields["name"] or "": _table(
                     fields,

@@ -162,6 +162,22 @@ INPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What the reading of a body relies on, besides the expressions."""
 
+NO_DEDUPLICATION: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # Which of these rules depends on the release; a release doesn't know all of them.
+        "insert_deduplicate": "0",
+        "deduplicate_insert": "disable",
+        "deduplicate_insert_select": "disable",
+        "insert_select_deduplicate": "0",
+    }
+)
+"""A load may hold one row, or one block of rows, many times: all of them are kept."""
+
+LOAD_SETTINGS: Final = tuple(
+    sorted({*SELECT_SETTINGS, *INPUT_SETTINGS, *NO_DEDUPLICATION, "format_csv_delimiter"})
+)
+"""Every setting that a load may send. Releases differ in which of them they know."""
+
 _SCALAR_TEXT_FORMATS: Final = frozenset(
     (
         "CSV",

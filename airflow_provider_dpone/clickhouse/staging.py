@@ -44,8 +44,7 @@ from airflow_provider_dpone.clickhouse.errors import (
     summary,
 )
 from airflow_provider_dpone.clickhouse.exact import (
-    INPUT_SETTINGS,
-    SELECT_SETTINGS,
+    NO_DEDUPLICATION,
     InexactTypeError,
     Load,
     LoadColumn,
@@ -67,15 +66,6 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import Attempt, Loaded, Log, StagePlan, Target
 from airflow_provider_dpone.sources import SelectLoad, Source, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import ClusterRefresh
-
-_NO_DEDUPLICATION: Final = {
-    # Which of these rules depends on the release; a release doesn't know all of them.
-    "insert_deduplicate": "0",
-    "deduplicate_insert": "disable",
-    "deduplicate_insert_select": "disable",
-    "insert_select_deduplicate": "0",
-}
-"""A load may hold one row, or one block of rows, many times: all of them are kept."""
 
 _SETTLE_SECONDS: Final = 20.0
 _QUIET_SECONDS: Final = 1.0
@@ -235,9 +225,7 @@ class ClusterStaging:
                 [refresh.replication_mode, refresh.on_schema_change],
             ),
             schema_difference=tuple(str(difference) for difference in structure.differences),
-            payload=_Planned(
-                structure.definition, columns, loaded, aliases, self._known_settings(load, len(aliases))
-            ),
+            payload=_Planned(structure.definition, columns, loaded, aliases, _known_settings(observation)),
         )
 
     def _columns(self) -> tuple[SourceColumn, ...]:
@@ -324,20 +312,6 @@ class ClusterStaging:
                 facts={"missing": ["READ ON FILE"]},
             )
         )
-
-    def _known_settings(self, load: SelectLoad | StreamLoad, replicas: int) -> frozenset[str]:
-        """Return those of the settings of a load that every replica has; releases differ in them."""
-        wanted = {*SELECT_SETTINGS, *_NO_DEDUPLICATION}
-        if isinstance(load, StreamLoad):
-            wanted |= {*INPUT_SETTINGS, *load.settings}
-        rows = self._read(
-            "Reading the replicas' settings",
-            f"SELECT name FROM clusterAllReplicas({identifier(self._target.cluster)}, system.settings) "
-            f"WHERE name IN ({', '.join(map(string, sorted(wanted)))}) "
-            f"GROUP BY name HAVING count() = {replicas}",
-            Code.SERVER_ERROR,
-        )
-        return frozenset(str(row["name"]) for row in rows)
 
     # --- Create and drop ---------------------------------------------------------------
 
@@ -508,7 +482,7 @@ class ClusterStaging:
     ) -> OnceReply:
         """Send the load once and wait for its end."""
         known = {name: value for name, value in statement.settings.items() if name in planned.settings}
-        known |= {name: value for name, value in _NO_DEDUPLICATION.items() if name in planned.settings}
+        known |= {name: value for name, value in NO_DEDUPLICATION.items() if name in planned.settings}
         watch = LoadWatch(
             query,
             title=str(self._target),
@@ -651,6 +625,12 @@ class ClusterStaging:
             f"The source is larger than max_source_bytes ({limit:,} bytes, {in_words(limit)}); {then}.",
             facts={"max_source_bytes": limit},
         )
+
+
+def _known_settings(observation: Observation) -> frozenset[str]:
+    """Return the settings of a load that every replica knows."""
+    known = [facts.load_settings for facts in observation.replicas.values()]
+    return frozenset.intersection(*known) if known else frozenset()
 
 
 def _load_columns(

@@ -91,6 +91,7 @@ class ReplicaFacts:
 
     :ivar server: what tells servers apart: ``serverUUID()``, or name and port where that is nil.
     :ivar user: ``currentUser()`` there; another one means that grants are not the caller's.
+    :ivar load_settings: those of the settings a load may send that this server knows.
     :ivar sees_database: this read proves that our user sees the database's tables on this replica,
         so that a table's absence is a fact.
     """
@@ -102,6 +103,7 @@ class ReplicaFacts:
     inventory_digest: str
     database_engine: str | None
     sees_database: bool
+    load_settings: frozenset[str]
     tables: Mapping[str, TableFacts]
     control: ControlFacts
 

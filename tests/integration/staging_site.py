@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from airflow_provider_dpone.clickhouse.exact import LOAD_SETTINGS
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
 from airflow_provider_dpone.publication.canonical import Json
@@ -87,6 +88,9 @@ class Site:
             cancel=cancel,
         )
 
+    def _settings(self, node: int) -> set[str]:
+        return {row["name"] for row in self.cluster.query("SELECT name FROM system.settings", node=node)}
+
     def _log(self, message: str) -> None:
         self.lines.append(message)
 
@@ -121,6 +125,7 @@ class Site:
                 inventory_digest=inventory.digest,
                 database_engine="Atomic",
                 sees_database=True,
+                load_settings=frozenset(LOAD_SETTINGS) & self._settings(node),
                 tables={name: facts for name in tables if (facts := self._table(name, node)) is not None},
                 control=ControlFacts(None, None, None, None),
             )
