@@ -77,6 +77,11 @@ OBSERVE_TIMEOUT: Final = 60.0
 CONTENT_TIMEOUT: Final = 4 * 3600.0
 """How many seconds the content digest of a table may take."""
 
+_NO_CONTROL_ROWS: Final = frozenset(
+    {ErrorCode.UNKNOWN_TABLE, ErrorCode.UNKNOWN_DATABASE, ErrorCode.UNKNOWN_IDENTIFIER}
+)
+"""Codes that mean that the control table, or a column of it, is not there on some replica."""
+
 _PATIENCE_BETWEEN_REPLICAS: Final[Settings] = {
     # A replica that accepts a connection and is then silent must not hold the others up for long.
     "receive_timeout": 20,
@@ -128,7 +133,15 @@ class Catalog:
                     timeout=OBSERVE_TIMEOUT,
                 )
             except ServerError as error:
-                if error.code in (ErrorCode.UNKNOWN_TABLE, ErrorCode.UNKNOWN_DATABASE) and with_rows:
+                if error.code == ErrorCode.CLUSTER_DOESNT_EXIST:
+                    raise Stopped(
+                        Stop(
+                            Code.UNKNOWN_CLUSTER,
+                            f"The server knows no cluster named {self.target.cluster!r}.",
+                            facts={"cluster": self.target.cluster},
+                        )
+                    ) from None
+                if error.code in _NO_CONTROL_ROWS and with_rows:
                     with_rows = False
                 elif error.code in REPLICA_CODES and not without_unreachable:
                     without_unreachable = True

@@ -453,6 +453,7 @@ class ClusterStaging:
         """
         planned = _planned(plan)
         body: _Body | None = None
+        encoding: Mapping[str, str] = {}
         match self._source_load():
             case SelectLoad(sql):
                 statement = insert_from_select(self._target.database, attempt.name, planned.columns, sql)
@@ -462,13 +463,17 @@ class ClusterStaging:
                 statement = insert_from_input(
                     self._target.database, attempt.name, planned.columns, load.format
                 )
-                statement = Load(statement.sql, {**statement.settings, **load.settings})
                 body = _Body(load, self._refresh.max_source_bytes, self._cancel)
                 source_rows = load.rows
+                encoding = load.settings
         query = LoadQuery(
             self._server, self._target.cluster, planned.aliases, f"dpone-load-{attempt.attempt_id}"
         )
-        reply = self._sent(planned, attempt, statement, query, body)
+        ours = {**statement.settings, **NO_DEDUPLICATION}
+        known = {name: value for name, value in ours.items() if name in planned.settings}
+        # What the source's encoding relies on is never left out: a server that lacks it refuses the load.
+        load_statement = Load(statement.sql, {**known, **encoding})
+        reply = self._sent(planned, attempt, load_statement, query, body)
         return self._accepted(reply, body, source_rows())
 
     def _source_load(self) -> SelectLoad | StreamLoad:
@@ -481,8 +486,6 @@ class ClusterStaging:
         self, planned: _Planned, attempt: Attempt, statement: Load, query: LoadQuery, body: _Body | None
     ) -> OnceReply:
         """Send the load once and wait for its end."""
-        known = {name: value for name, value in statement.settings.items() if name in planned.settings}
-        known |= {name: value for name, value in NO_DEDUPLICATION.items() if name in planned.settings}
         watch = LoadWatch(
             query,
             title=str(self._target),
@@ -499,7 +502,7 @@ class ClusterStaging:
                 # proxies that stand in front of many servers.
                 return self._server.once(
                     statement.sql if body is None else "",
-                    settings={**known, "log_comment": f"dpone1s:load:{attempt.attempt_id}"},
+                    settings={**statement.settings, "log_comment": f"dpone1s:load:{attempt.attempt_id}"},
                     query_id=query.query_id,
                     body=None if body is None else chain([f"{statement.sql}\n".encode()], body),
                     timeout=self._limits.load,

@@ -124,7 +124,26 @@ def _further_replicas(ports: dict[int, NodePorts]) -> str:
         if number > _REPLICAS_IN_FRAGMENTS
     )
     shard = f"<shard>{replicas}</shard>" if replicas else ""
-    return f"<clickhouse><remote_servers><analytics>{shard}</analytics></remote_servers></clickhouse>\n"
+    return (
+        f"<clickhouse><remote_servers><analytics>{shard}</analytics>{_unsupported_clusters(ports)}"
+        "</remote_servers></clickhouse>\n"
+    )
+
+
+def _unsupported_clusters(ports: dict[int, NodePorts]) -> str:
+    """Clusters of the same servers, in the shapes that a refresh must refuse: `two_shards`, `one_replica`, `twice`."""
+    first, second = (
+        f"<replica><host>{LOCALHOST}</host><port>{ports[number].tcp}</port></replica>" for number in (1, 2)
+    )
+
+    def shard(*replicas: str) -> str:
+        return f"<shard><internal_replication>true</internal_replication>{''.join(replicas)}</shard>"
+
+    return (
+        f"<two_shards>{shard(first)}{shard(second)}</two_shards>"
+        f"<one_replica>{shard(first)}</one_replica>"
+        f"<twice>{shard(first, first)}</twice>"
+    )
 
 
 def _further_users(users: tuple[User, ...]) -> str:

@@ -86,6 +86,8 @@ class RefreshSite:
     table: str = "orders"
     user: str = APP_USER
     password: str = APP_PASSWORD
+    cluster_name: str = CLUSTER_NAME
+    control: ControlTable = CONTROL
     waits: Waits = QUICK
     lines: list[str] = field(default_factory=list)
     since: int = field(init=False)
@@ -96,11 +98,11 @@ class RefreshSite:
 
     @property
     def target(self) -> Target:
-        return Target(CLUSTER_NAME, self.database, self.table)
+        return Target(self.cluster_name, self.database, self.table)
 
     @property
     def site(self) -> Site:
-        return Site(self.target, user=self.user, control_structure=CONTROL.structure)
+        return Site(self.target, user=self.user, control_structure=self.control.structure)
 
     @contextmanager
     def worker(self, run: str = "run") -> Iterator[tuple[Ports, Server]]:
@@ -109,8 +111,8 @@ class RefreshSite:
         try:
             yield (
                 Ports(
-                    catalog=Catalog(server, self.target, CONTROL),
-                    authority=Authority(server, CLUSTER_NAME, CONTROL),
+                    catalog=Catalog(server, self.target, self.control),
+                    authority=Authority(server, self.cluster_name, self.control),
                     queue=DdlQueue(server),
                     evidence=EvidenceStore(
                         self.trail, cluster=CLUSTER_NAME, writer=f"{run}-{next(_NUMBERS)}"
@@ -145,7 +147,7 @@ class RefreshSite:
         """Run a stage task."""
         value = ClusterRefresh(
             clickhouse_conn_id="unused",
-            cluster=CLUSTER_NAME,
+            cluster=self.cluster_name,
             database=self.database,
             table=self.table,
             **{"max_source_bytes": 512 * MiB, "structure": STRUCTURE, **refresh},

@@ -205,7 +205,7 @@ def test_append_adds_the_sources_new_columns_with_the_given_types(site: Site) ->
 
     staging = site.staging(WIDER, on_schema_change="append", structure=STRUCTURE)
     plan = site.planned(staging)
-    assert plan.schema_difference == ("column `price`: `price` Decimal(18, 2) CODEC(ZSTD(1)) was added",)
+    assert plan.schema_difference == ("column `price` was added",)
     attempt, _ = site.staged(staging)
     live = definitions(site, "t")[0]
     for candidate in definitions(site, attempt.name):

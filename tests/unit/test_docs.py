@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import jsonschema
 import pytest
 from airflow.sdk import DAG
 
@@ -167,6 +168,26 @@ def test_the_checks_of_preflight_are_named_as_it_names_them() -> None:
     shown = re.findall(r"^(?:ok|FAIL) +(\S.*?)(?:  .*)?$", page, re.MULTILINE)
     assert len(shown) > 15
     assert [name for name in shown if f'"{name}"' not in code] == []
+
+
+def test_the_receipt_that_is_shown_is_one() -> None:
+    page = (DOCS / "reference" / "record-and-receipt.md").read_text()
+    [shown] = [json.loads(block) for block in blocks(page, "json")]
+    jsonschema.validate(shown, json.loads((DOCS / "schemas" / f"{SHOWN}.json").read_text()))
+
+
+SHOWN: Final = "cluster-full-refresh-receipt.v1"
+
+
+def test_the_demo_says_what_the_readme_shows() -> None:
+    demo = (CHECKOUT / "scripts" / "lib" / "demo.py").read_text()
+    [shown] = blocks((CHECKOUT / "README.md").read_text(), "text")
+    facts = re.findall(r"^  ✓ (.+)$", shown, re.MULTILINE)
+    assert len(facts) > 10
+    for fact in facts:
+        # Numbers, names and lists are filled in.
+        words = max(re.split(r"[\d,]+|[\[:(]| flights", fact), key=len).strip()
+        assert words in demo, fact
 
 
 # ---- links
