@@ -63,6 +63,7 @@ class Connected:
     server: Server
     ports: Ports
     site: Site
+    control: ControlTable
 
     def staging(self, refresh: ClusterRefresh, source: Source, load_seconds: float) -> ClusterStaging:
         """Return the adapter that builds and loads candidates.
@@ -75,6 +76,7 @@ class Connected:
             refresh,
             source,
             self.ports.log,
+            control=self.control,
             limits=Limits(load=load_seconds),
         )
 
@@ -111,6 +113,7 @@ def connect(
                 log=log,
             ),
             Site(target, user=connection.user, control_structure=control.structure),
+            control,
         )
 
 

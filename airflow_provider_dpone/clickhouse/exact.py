@@ -101,7 +101,12 @@ class InexactTypeError(ValueError):
         super().__init__(f"cannot be carried exactly: {pairs}{f'. {reason}' if reason else ''}")
 
 
-OVERFLOWS: Final = ("read", "group_by", "sort", "timeout", "set", "join", "transfer", "distinct")
+_OVERFLOW_MODES: Final = (
+    *(f"{limit}_overflow_mode" for limit in ("read", "group_by", "sort", "timeout", "set", "join")),
+    *(f"{limit}_overflow_mode" for limit in ("transfer", "distinct", "result")),
+    "read_overflow_mode_leaf",
+    "timeout_overflow_mode_leaf",
+)
 """Limits that a server may be told to obey by breaking off without an error."""
 
 SELECT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -111,7 +116,7 @@ SELECT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "transform_null_in": "0",
         "decimal_check_overflow": "1",
         # A profile or a connection may say: stop at a limit, or leave a shard out, and say nothing.
-        **{f"{kind}_overflow_mode": "throw" for kind in OVERFLOWS},
+        **dict.fromkeys(_OVERFLOW_MODES, "throw"),
         "skip_unavailable_shards": "0",
         "limit": "0",
         "offset": "0",
