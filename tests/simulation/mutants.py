@@ -354,7 +354,7 @@ def abandon_what_was_dispatched() -> Iterator[None]:
         return resolve.abandon(ports, site, request, waits)
 
     with (
-        mock.patch.object(resolve, "not_abandonable", lambda record: None),
+        mock.patch.object(resolve, "not_abandonable", return_value=None),
         mock.patch.object(transitions, "aborted", aborted),
         mock.patch.object(run, "resolve", go),
     ):
