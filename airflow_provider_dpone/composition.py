@@ -19,12 +19,15 @@ from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
+from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
 from airflow_provider_dpone.evidence.location import evidence_root
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
 from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.explain import Explanation
 from airflow_provider_dpone.publication.stop import Stopped
-from airflow_provider_dpone.routes.cluster_refresh import Site, Waits
+from airflow_provider_dpone.routes.cluster_refresh import Site, TargetStatus, Waits, target_status
+from airflow_provider_dpone.routes.cluster_refresh import explain as run_explain
 from airflow_provider_dpone.routes.cluster_refresh.preflight import Finding, Preflight
 from airflow_provider_dpone.routes.cluster_refresh.preflight import preflight as run_preflight
 from airflow_provider_dpone.routes.ports import Log, Ports, Target
@@ -96,24 +99,13 @@ def connect(
         control = control_table()
         trail = evidence(refresh.cluster, writer=writer, about=about)
     with server(refresh.clickhouse_conn_id) as connection:
-        yield Connected(
+        yield _connected(
             connection,
-            Ports(
-                catalog=Catalog(
-                    connection,
-                    target,
-                    control,
-                    internal_replication=refresh.replication_mode == "internal",
-                ),
-                authority=Authority(connection, target.cluster, control),
-                queue=DdlQueue(connection),
-                evidence=trail,
-                clock=SystemClock(),
-                random=SystemRandom(),
-                log=log,
-            ),
-            Site(target, user=connection.user, control_structure=control.structure),
+            target,
             control,
+            trail,
+            log,
+            internal_replication=refresh.replication_mode == "internal",
         )
 
 
@@ -152,6 +144,86 @@ def preflight(server: Server, target: Target, *, internal_replication: bool) -> 
         Site(target, user=server.user, control_structure=control.structure),
     )
     return replace(found, findings=(*found.findings, where))
+
+
+def status(server: Server, cluster: str) -> tuple[TargetStatus | Unusable, ...]:
+    """Return how every target of a cluster stands now. Reads only.
+
+    :raises Stopped: the control table can't be read; ``BAD_INPUT``: an option can't be used.
+    """
+    with bad_input():
+        control = control_table()
+    return tuple(
+        found
+        if isinstance(found, Unusable)
+        else target_status(
+            Catalog(
+                server,
+                Target(found.cluster, found.database, found.table),
+                control,
+                internal_replication=None,
+            ),
+            found,
+        )
+        for found in read_targets(server, control, cluster)
+    )
+
+
+def explain(server: Server, target: Target) -> Explanation:
+    """Explain one target. Reads only.
+
+    :raises Stopped: something that it rests on can't be read; ``BAD_INPUT``: an option can't be used.
+    """
+    with bad_input():
+        control = control_table()
+        trail = evidence(target.cluster, writer="explain")
+    return run_explain(
+        Catalog(server, target, control, internal_replication=None),
+        DdlQueue(server),
+        trail,
+        Site(target, user=server.user, control_structure=control.structure),
+    )
+
+
+@contextmanager
+def operator_ports(
+    conn_id: str, target: Target, *, about: Mapping[str, Json], log: Log
+) -> Iterator[Connected]:
+    """Put the ports together for an operator's command on one target, with either replication mode.
+
+    :param about: what the evidence says about the operator.
+    :raises Stopped: ``BAD_INPUT``: the connection or an option can't be used.
+    """
+    with bad_input():
+        control = control_table()
+        trail = evidence(target.cluster, writer="operator", about=about)
+    with server(conn_id) as connection:
+        yield _connected(connection, target, control, trail, log, internal_replication=None)
+
+
+def _connected(
+    connection: Server,
+    target: Target,
+    control: ControlTable,
+    trail: EvidenceStore,
+    log: Log,
+    *,
+    internal_replication: bool | None,
+) -> Connected:
+    return Connected(
+        connection,
+        Ports(
+            catalog=Catalog(connection, target, control, internal_replication=internal_replication),
+            authority=Authority(connection, target.cluster, control),
+            queue=DdlQueue(connection),
+            evidence=trail,
+            clock=SystemClock(),
+            random=SystemRandom(),
+            log=log,
+        ),
+        Site(target, user=connection.user, control_structure=control.structure),
+        control,
+    )
 
 
 def evidence(cluster: str, *, writer: str, about: Mapping[str, Json] | None = None) -> EvidenceStore:

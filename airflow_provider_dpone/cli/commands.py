@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import NoReturn
-
-from airflow.sdk.exceptions import AirflowNotFoundException
+from collections.abc import Iterator
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.cli.output import exit_status, print_json, print_text
 from airflow_provider_dpone.clickhouse.initialise import initialise
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.stop import Stop
 from airflow_provider_dpone.routes.cluster_refresh.preflight import Preflight
 from airflow_provider_dpone.routes.ports import Target
 
@@ -26,7 +20,7 @@ def init(args: Namespace) -> None:
 
     :raises SystemExit: 1: refused; the reason is shown.
     """
-    with _exit_status(args.output), composition.server(args.conn_id) as server:
+    with exit_status(args.output), composition.server(args.conn_id) as server:
         with bad_input():
             control = composition.control_table()
             evidence = composition.evidence(args.cluster, writer="init")
@@ -38,7 +32,7 @@ def init(args: Namespace) -> None:
             evidence_of_publications=evidence.knows_cluster(),
         )
     if args.output == "json":
-        _print_json(
+        print_json(
             {
                 "cluster": done.cluster,
                 "replicas": list(done.replicas),
@@ -51,7 +45,7 @@ def init(args: Namespace) -> None:
             }
         )
     else:
-        _print(str(done))
+        print_text(str(done))
 
 
 def preflight(args: Namespace) -> None:
@@ -61,10 +55,10 @@ def preflight(args: Namespace) -> None:
     """
     target = Target(args.cluster, args.database, args.table)
     internal = args.replication_mode == "internal"
-    with _exit_status(args.output), composition.server(args.conn_id) as server:
+    with exit_status(args.output), composition.server(args.conn_id) as server:
         found = composition.preflight(server, target, internal_replication=internal)
     if args.output == "json":
-        _print_json(_as_json(target, found))
+        print_json(_as_json(target, found))
     else:
         _print_table(target, found)
     if not found.ok:
@@ -85,22 +79,22 @@ def _as_json(target: Target, found: Preflight) -> dict[str, Json]:
 
 def _print_table(target: Target, found: Preflight) -> None:
     for member in found.members:
-        _print(f"{member.alias}  {member.host_name}:{member.port}")
+        print_text(f"{member.alias}  {member.host_name}:{member.port}")
     width = max(len(finding.name) for finding in found.findings)
-    _print()
+    print_text()
     for finding in found.findings:
         if finding.stop is None:
-            _print(f"ok    {finding.name:<{width}}  {finding.found}".rstrip())
+            print_text(f"ok    {finding.name:<{width}}  {finding.found}".rstrip())
             continue
-        _print(f"FAIL  {finding.name:<{width}}  {finding.stop.code}")
-        _print(*(f"      {line}" for line in _explained(finding.stop)), sep="\n")
-    _print("\nGrants that a refresh of this table needs:")
-    _print(*(f"  {grant};" for grant in found.grants), sep="\n")
-    _print()
+        print_text(f"FAIL  {finding.name:<{width}}  {finding.stop.code}")
+        print_text(*(f"      {line}" for line in _explained(finding.stop)), sep="\n")
+    print_text("\nGrants that a refresh of this table needs:")
+    print_text(*(f"  {grant};" for grant in found.grants), sep="\n")
+    print_text()
     failed = sum(finding.stop is not None for finding in found.findings)
     checks = "1 check" if failed == 1 else f"{failed} checks"
     verdict = "A refresh could begin now." if found.ok else f"A refresh would be refused: {checks} failed."
-    _print(f"{target} on cluster {target.cluster}: {verdict}")
+    print_text(f"{target} on cluster {target.cluster}: {verdict}")
 
 
 def _explained(stop: Stop) -> Iterator[str]:
@@ -108,32 +102,3 @@ def _explained(stop: Stop) -> Iterator[str]:
     for alias, facts in stop.replicas.items():
         yield f"{alias}: " + ", ".join(f"{key}={value}" for key, value in facts.items())
     yield f"Next: {stop.next_action}"
-
-
-@contextmanager
-def _exit_status(output: str) -> Iterator[None]:
-    """End the command with status 1 and the reason, where something stops it."""
-    # As Airflow's own commands do, so that connections in the metadata database are found.
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    try:
-        yield
-    except Stopped as stopped:
-        _fail(stopped.stop, output)
-    except AirflowNotFoundException as error:
-        _fail(Stop(Code.BAD_INPUT, f"{error}."), output)
-
-
-def _fail(stop: Stop, output: str) -> NoReturn:
-    if output == "json":
-        _print_json({"ok": False, "stop": stop.as_json()})
-    else:
-        sys.stderr.write(f"{stop}\n")
-    raise SystemExit(1)
-
-
-def _print_json(value: Mapping[str, Json]) -> None:
-    _print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print(*parts: str, sep: str = " ") -> None:
-    sys.stdout.write(f"{sep.join(parts)}\n")

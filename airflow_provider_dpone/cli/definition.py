@@ -35,6 +35,12 @@ ARG_OUTPUT = _arg(
     default="table",
 )
 
+ARG_REASON = _arg(("--reason",), help="Why; it is kept in the evidence", required=True)
+ARG_OPERATION = _arg(
+    ("--operation",),
+    help="The beginning of the operation's id, as explain shows it: refuse if another one holds the table",
+)
+
 
 def commands() -> list[CLICommand]:
     """Return the group ``dpone``."""
@@ -63,6 +69,65 @@ def commands() -> list[CLICommand]:
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.commands.preflight"),
                     args=(ARG_CONN_ID, ARG_CLUSTER, ARG_DATABASE, ARG_TABLE, ARG_MODE, ARG_OUTPUT),
+                ),
+                ActionCommand(
+                    name="status",
+                    help="Show every table of a cluster that was ever refreshed, and who holds it",
+                    description=(
+                        "Read the records of all tables and what the replicas hold now. Reads only. Exit "
+                        "status: 0 if no table is held, 2 if one is, 1 if it can't be read."
+                    ),
+                    func=lazy_load_command("airflow_provider_dpone.cli.holds.status"),
+                    args=(ARG_CONN_ID, ARG_CLUSTER, ARG_OUTPUT),
+                ),
+                ActionCommand(
+                    name="explain",
+                    help="Say what happened to a table, what is proven, what is safe next and what never",
+                    description=(
+                        "Read record, queue and replicas, and say what they mean. Reads only. Exit status: 0 "
+                        "if the table is free, 2 if an operation holds it, 1 if it can't be read."
+                    ),
+                    func=lazy_load_command("airflow_provider_dpone.cli.holds.explain"),
+                    args=(ARG_CONN_ID, ARG_CLUSTER, ARG_DATABASE, ARG_TABLE, ARG_OUTPUT),
+                ),
+                ActionCommand(
+                    name="abandon",
+                    help="Give up an operation that was prepared and never sent",
+                    description=(
+                        "Free a table from an operation whose statement was never sent, and drop its candidate "
+                        "where that is proven safe. Refused for anything that may have been sent. Exit status: "
+                        "0 if the table is free, 1 if nothing was changed or it is not known."
+                    ),
+                    func=lazy_load_command("airflow_provider_dpone.cli.holds.abandon"),
+                    args=(
+                        ARG_CONN_ID,
+                        ARG_CLUSTER,
+                        ARG_DATABASE,
+                        ARG_TABLE,
+                        ARG_REASON,
+                        ARG_OPERATION,
+                        ARG_OUTPUT,
+                    ),
+                ),
+                ActionCommand(
+                    name="resolve",
+                    help="End an operation whose statement was sent, by what the replicas prove",
+                    description=(
+                        "Commit an operation that every replica proves, or make its swap harmless and close it "
+                        "where every replica holds the old table. Where replicas differ, it changes nothing "
+                        "that readers see and says so. Exit status: 0 if the operation is committed or closed, "
+                        "1 if not."
+                    ),
+                    func=lazy_load_command("airflow_provider_dpone.cli.holds.resolve"),
+                    args=(
+                        ARG_CONN_ID,
+                        ARG_CLUSTER,
+                        ARG_DATABASE,
+                        ARG_TABLE,
+                        ARG_REASON,
+                        ARG_OPERATION,
+                        ARG_OUTPUT,
+                    ),
                 ),
             ),
         )

@@ -149,6 +149,13 @@ def row_section(control: ControlTable, target_key: str) -> str:
     return section("row", _row_fields(), f"FROM {control.qualified} WHERE target_key = {string(target_key)}")
 
 
+def all_rows_section(control: ControlTable) -> str:
+    """Return the section ``row`` with the row of every target, the sentinel's left out."""
+    return section(
+        "row", _row_fields(), f"FROM {control.qualified} WHERE target_key != {string(SENTINEL_KEY)}"
+    )
+
+
 def structure_digest(control: Fields | None, columns: Iterable[Fields]) -> str | None:
     """Return the digest of what a replica shows: columns, engine and Keeper path; ``None`` without a table.
 

@@ -211,6 +211,13 @@ def render(statement: Statement) -> str:
     return _TEMPLATES[type(statement)].format(**names).replace(" . ", ".")
 
 
+def render_local(statement: Statement) -> str:
+    """Return the SQL of a statement for one replica alone, as a person would repair it by hand."""
+    head, _, _ = _TEMPLATES[type(statement)].partition(" ON CLUSTER ")
+    names = {name: identifier(value) for name, value in asdict(statement).items()}
+    return head.format(**names).replace(" . ", ".")
+
+
 def parse_statement(query: str) -> Statement | None:
     """Read a queue entry's text back; ``None`` if it is not one of our three statements, word by word."""
     try:

@@ -129,11 +129,14 @@ class StoreReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Store that every replica was seen with the new generation."""
+    """Store that every replica was seen with the new generation.
 
-    entry: str
-    query_digest: str
-    receipt: tuple[HostReceipt, ...]
+    All is ``None`` where the queue's word is not known and the swap was disarmed.
+    """
+
+    entry: str | None
+    query_digest: str | None
+    receipt: tuple[HostReceipt, ...] | None
 
 
 # Steps that end or pause.
@@ -186,6 +189,8 @@ def decide_publication(s: Situation) -> Step:
     record = s.stored.record
     if record.operation_id != s.operation_id:
         return Hold(_not_ours(record))
+    if record.disarming and not (record.published or record.ended):
+        return Wait(resolving(record))
     match record.phase:
         case Phase.PREPARED:
             return _before_dispatch(s, record)
@@ -423,15 +428,17 @@ def _after_dispatch(s: Situation, record: AuthorityRecord) -> Step:
 
 def _after_receipt(s: Situation, record: AuthorityRecord) -> Step:
     publication = record.publication
-    if publication is None or publication.receipt is None or publication.entry is None:
+    if publication is None or (publication.receipt is None and not record.disarmed):
         return Hold(Stop(Code.RECORD_INVALID, "The record is TERMINAL without a stored receipt.", facts={}))
     # The record itself may have been read in the same statement as catalogs: those are not later.
     if s.observation is None or s.observation.sequence <= s.read_at:
         return ReadCatalogs()
-    evidence = StoredReceipt(s.read_at, publication.receipt)
-    judgement = judge(record, s.observation, evidence)
+    judgement = judge(record, s.observation, StoredReceipt(s.read_at, publication.receipt or ()))
     if judgement.verdict is Verdict.COMMITTED:
-        return Commit(publication.entry, publication.query_digest or "", publication.receipt)
+        return Commit(publication.entry, publication.query_digest, publication.receipt)
+    if record.disarmed and judgement.verdict in (Verdict.FAILED_EVERYWHERE, Verdict.SWAPPED_BACK):
+        # Only a person who resolves may close an operation whose statement was sent.
+        return Wait(resolving(record))
     return _step_of(judgement)
 
 
@@ -442,6 +449,15 @@ def _step_of(judgement: Judgement) -> Step:
     if stop.category in (Category.IN_PROGRESS, Category.NOT_OBSERVED):
         return Wait(stop)
     return Hold(stop)
+
+
+def resolving(record: AuthorityRecord) -> Stop:
+    """Return the stop of everybody else while an operator resolves the operation."""
+    return Stop(
+        Code.RESOLVING,
+        f"{record.database}.{record.table}: an operator began to resolve this operation.",
+        facts={"operation": record.operation_id[:16], "epoch": record.dispatch_epoch},
+    )
 
 
 def _not_seen(record: AuthorityRecord) -> Stop:

@@ -67,6 +67,11 @@ def candidate_name(table: str, attempt_id: str) -> str:
     return f"{prefix}__dpone_{attempt_id}"
 
 
+def parked_name(candidate: str) -> str:
+    """Return the name under which a disarmed candidate is kept. As unique as the candidate's own."""
+    return f"{candidate}_parked"
+
+
 def correlation_token(operation_id: str, action: str, epoch: int, nonce: str) -> str:
     """Return the ``log_comment`` that marks one dispatched statement.
 

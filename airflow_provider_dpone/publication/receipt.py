@@ -83,7 +83,7 @@ class ReplicaReceipt:
     before: Names
     after: Names
     queue: str
-    exception_code: int
+    exception_code: int | None
     rows: int
     content_match: bool
 
@@ -122,7 +122,7 @@ class PublicationReceipt:
     table: str
     statement: Literal["EXCHANGE", "RENAME"]
     epoch: int
-    entry: str
+    entry: str | None
     rows: int
     bytes: int
     content: ContentDigest
@@ -165,8 +165,9 @@ def publication_receipt(
     publication = record.publication
     if not record.published or record.committed_at is None or publication is None:
         raise ValueError(f"a record in {record.phase} proves no publication")
-    if publication.receipt is None or publication.entry is None:
+    if publication.receipt is None and not record.disarmed:
         raise ValueError("a committed record holds its terminal receipt")
+    codes = {host.alias: host.exception_code for host in publication.receipt or ()}
     old = record.predecessor.uuid if record.predecessor else None
     new = record.desired.uuid
     gone = record.phase is not Phase.COMMITTED and all(r.name != record.candidate for r in record.retained)
@@ -192,21 +193,27 @@ def publication_receipt(
         committed_at=record.committed_at,
         replicas=tuple(
             ReplicaReceipt(
-                alias=host.alias,
+                alias=alias,
                 before=Names(target=old, candidate=new),
                 after=after,
-                queue="finished" if host.exception_code == 0 else "failed",
-                exception_code=host.exception_code,
+                queue=_queue_word(codes.get(alias)),
+                exception_code=codes.get(alias),
                 rows=record.content.rows,
                 content_match=True,
             )
-            for host in publication.receipt
+            for alias in record.replicas
         ),
         retained=tuple(RetainedReceipt(r.name, r.generation.uuid, r.drop_after) for r in record.retained),
         dependents=record.dependents,
         warnings=(*_moved_rows(record), *warnings),
         replayed=replayed,
     )
+
+
+def _queue_word(exception_code: int | None) -> str:
+    if exception_code is None:
+        return "not known"
+    return "finished" if exception_code == 0 else "failed"
 
 
 def _moved_rows(record: AuthorityRecord) -> tuple[str, ...]:

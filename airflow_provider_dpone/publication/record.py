@@ -41,7 +41,7 @@ class Phase(StrEnum):
     PREPARED: the candidate is proven; no statement was dispatched under this epoch.
     DISPATCHING: a permit for the one statement was claimed; its queue entry is not bound yet.
     BOUND: the one queue entry is known by name.
-    TERMINAL: the complete terminal receipt of that entry is stored.
+    TERMINAL: the complete terminal receipt of that entry is stored, or that the statement is harmless now.
     COMMITTED: every admitted replica was seen with the new generation, after the receipt.
     COMPLETED_RETAINING: published; a predecessor is still kept under its own name.
     COMPLETED: published and cleaned up.
@@ -178,6 +178,8 @@ class AuthorityRecord:
     from the operation's identity. ``live_rows`` are the live table's rows when the candidate was prepared
     and when the swap was sent; ``None`` where it was absent. ``retention`` is how many seconds the
     predecessor is kept after the commit. ``dispatch_epoch`` only grows over the target's whole life.
+    ``disarm`` is the RENAME by which an operator took the candidate's name away; once its receipt is stored,
+    ``candidate`` is the new name, and a swap that comes late finds nothing to swap.
     """
 
     __pydantic_config__ = _STRICT
@@ -211,6 +213,7 @@ class AuthorityRecord:
     changed_at: int
     live_rows_at_dispatch: int | None = None
     publication: Dispatch | None = None
+    disarm: Dispatch | None = None
     committed_at: int | None = None
     published_order_key: str | None = None
     retained: tuple[Retained, ...] = ()
@@ -220,6 +223,16 @@ class AuthorityRecord:
     def ended(self) -> bool:
         """Tell whether the next operation may take the slot."""
         return self.phase in END_PHASES
+
+    @property
+    def disarming(self) -> bool:
+        """Tell whether the candidate's name is being taken away: nobody else goes on meanwhile."""
+        return self.disarm is not None and self.disarm.receipt is None
+
+    @property
+    def disarmed(self) -> bool:
+        """Tell whether the swap is proven harmless: the name that it uses exists on no replica."""
+        return self.disarm is not None and self.disarm.receipt is not None
 
     @property
     def published(self) -> bool:

@@ -107,6 +107,8 @@ class Code(StrEnum):
     REPLICA_NOT_OBSERVED = _PREFIX + "REPLICA_NOT_OBSERVED"
     GENERATION_UNKNOWN = _PREFIX + "GENERATION_UNKNOWN"
     INVENTORY_DRIFT = _PREFIX + "INVENTORY_DRIFT"
+    RESOLVING = _PREFIX + "RESOLVING"
+    NOT_RESOLVABLE = _PREFIX + "NOT_RESOLVABLE"
     PARTIAL_TERMINAL = _PREFIX + "PARTIAL_TERMINAL"
     FAILED_EVERYWHERE = _PREFIX + "FAILED_EVERYWHERE"
     SWAPPED_BACK = _PREFIX + "SWAPPED_BACK"
@@ -372,6 +374,16 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
         _C,
         "The cluster's replicas are not those that were admitted.",
         "Restore the configuration of remote_servers, or resolve the operation by hand.",
+    ),
+    Code.RESOLVING: CodeMeaning(
+        Category.IN_PROGRESS,
+        "An operator began to resolve the operation, and has not ended it yet.",
+        "Let `airflow dpone resolve` end. If it was interrupted, run it again: it goes on where it stopped.",
+    ),
+    Code.NOT_RESOLVABLE: CodeMeaning(
+        _R,
+        "The operation is in no state that this command may end.",
+        "Run `airflow dpone explain`: it says what is safe next.",
     ),
     Code.PARTIAL_TERMINAL: CodeMeaning(
         _P,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_dpone.publication.identity import correlation_token
+from airflow_provider_dpone.publication.identity import correlation_token, parked_name
 from airflow_provider_dpone.publication.record import (
     DROP_PHASES,
     AuthorityRecord,
@@ -12,6 +12,9 @@ from airflow_provider_dpone.publication.record import (
     Retained,
     encode,
 )
+
+KEEP_PARKED = 24 * 3600
+"""How many seconds a parked candidate is kept at least."""
 
 
 def dispatching(
@@ -60,9 +63,17 @@ def terminal(
 
 
 def committed(
-    record: AuthorityRecord, *, entry: str, query_digest: str, receipt: tuple[HostReceipt, ...], now: int
+    record: AuthorityRecord,
+    *,
+    entry: str | None,
+    query_digest: str | None,
+    receipt: tuple[HostReceipt, ...] | None,
+    now: int,
 ) -> AuthorityRecord:
-    """-> COMMITTED: every replica was seen with the new generation, after the receipt."""
+    """-> COMMITTED: every replica was seen with the new generation, after the receipt.
+
+    Where the swap was disarmed, the receipt of that stands for the queue's word, which may be ``None``.
+    """
     _require(record, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL)
     return record.moved(
         phase=Phase.COMMITTED,
@@ -71,6 +82,41 @@ def committed(
         published_order_key=record.order_key or record.published_order_key,
         changed_at=now,
     )
+
+
+def disarming(record: AuthorityRecord, *, nonce: str, now: int) -> AuthorityRecord:
+    """Claim the RENAME that takes the candidate's name away, under the next epoch."""
+    _require(record, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL)
+    if record.disarmed:
+        raise ValueError("a swap is disarmed once")
+    epoch = record.dispatch_epoch + 1
+    token = correlation_token(record.operation_id, "disarm", epoch, nonce)
+    return record.moved(dispatch_epoch=epoch, disarm=Dispatch(token, epoch), changed_at=now)
+
+
+def disarmed(
+    record: AuthorityRecord, *, entry: str, query_digest: str, receipt: tuple[HostReceipt, ...], now: int
+) -> AuthorityRecord:
+    """-> TERMINAL: the candidate's old name exists on no replica, so nothing that is late can swap."""
+    _require(record, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL)
+    return record.moved(
+        phase=Phase.TERMINAL,
+        candidate=parked_name(record.candidate),
+        disarm=_seen(record.disarm, entry, query_digest, receipt),
+        changed_at=now,
+    )
+
+
+def unpublished(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
+    """TERMINAL -> ABORTED: disarmed, and every replica was seen with the old generation since.
+
+    The parked table is kept for the retention, at least for a day: people may want to look at it.
+    """
+    _require(record, Phase.TERMINAL)
+    if not record.disarmed:
+        raise ValueError("a swap that may still run can't be closed as not published")
+    drop_after = now + max(record.retention, KEEP_PARKED)
+    return record.moved(phase=Phase.ABORTED, retained=kept(record, drop_after=drop_after), changed_at=now)
 
 
 def aborted(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
@@ -140,7 +186,10 @@ def dropped(record: AuthorityRecord, name: str, *, now: int) -> AuthorityRecord:
 
 
 def _seen(
-    dispatch: Dispatch | None, entry: str, query_digest: str, receipt: tuple[HostReceipt, ...] | None
+    dispatch: Dispatch | None,
+    entry: str | None,
+    query_digest: str | None,
+    receipt: tuple[HostReceipt, ...] | None,
 ) -> Dispatch:
     if dispatch is None:
         raise ValueError("a dispatched record has a dispatch")

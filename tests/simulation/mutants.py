@@ -9,17 +9,21 @@ from typing import Any
 from unittest import mock
 
 from airflow_provider_dpone.publication import classify, decide, decide_cleanup, transitions
+from airflow_provider_dpone.publication import decide_resolve as resolve_step
 from airflow_provider_dpone.publication.admission import Slot
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal
-from airflow_provider_dpone.publication.record import HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import Dispatch, HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import _cleanup as cleanup
 from airflow_provider_dpone.routes.cluster_refresh import _common as common
 from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
+from airflow_provider_dpone.routes.cluster_refresh import _resolve as resolve
 from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
 from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown, Stored
 from tests.simulation import ports as sim
+from tests.simulation import run
 
 Mutant = Callable[[], Any]
 
@@ -293,6 +297,70 @@ def a_running_entry_with_all_tables_swapped_is_committed() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def resolve_without_disarming() -> Iterator[None]:
+    """An entry that is not seen and old data on every replica are taken as proof that nothing was published."""
+    real = transitions.unpublished
+
+    def sent(s: Any, record: Any) -> Any:
+        if record.disarming or record.disarmed:
+            return resolve_step._disarming(s, record)
+        decided = real_sent(s, record)
+        return resolve_step.CloseUnpublished() if isinstance(decided, resolve_step.Disarm) else decided
+
+    def unpublished(record: Any, *, now: int) -> Any:
+        return real(record.moved(phase=Phase.TERMINAL, disarm=Dispatch("", 0, "", "", ())), now=now)
+
+    real_sent = resolve_step._sent
+    with (
+        mock.patch.object(resolve_step, "_sent", sent),
+        mock.patch.object(transitions, "unpublished", unpublished),
+    ):
+        yield
+
+
+@contextmanager
+def judge_before_the_disarming_has_ended() -> Iterator[None]:
+    """The RENAME was sent, and the tables are judged without waiting for its end."""
+    real = resolve_step._disarming
+
+    def disarming(s: Any, record: Any) -> Any:
+        if s.sent and s.observation is not None:
+            return resolve_step.StoreDisarmed("query-0", "", ())
+        return resolve_step.ReadCatalogs() if s.sent else real(s, record)
+
+    with mock.patch.object(resolve_step, "_disarming", disarming):
+        yield
+
+
+@contextmanager
+def disarm_by_drop() -> Iterator[None]:
+    """The candidate is dropped to make the swap harmless, though the swap may have made it the predecessor."""
+    with mock.patch.object(
+        resolve, "_park", lambda record: Drop(record.cluster, record.database, record.candidate)
+    ):
+        yield
+
+
+@contextmanager
+def abandon_what_was_dispatched() -> Iterator[None]:
+    """A claimed permit is taken as never used."""
+
+    def aborted(record: Any, *, now: int) -> Any:
+        kept = transitions.kept(record, drop_after=now)
+        return record.moved(phase=Phase.ABORTED, retained=kept, changed_at=now)
+
+    def go(ports: Any, site: Any, request: Any, waits: Any) -> Any:
+        return resolve.abandon(ports, site, request, waits)
+
+    with (
+        mock.patch.object(resolve, "not_abandonable", return_value=None),
+        mock.patch.object(transitions, "aborted", aborted),
+        mock.patch.object(run, "resolve", go),
+    ):
+        yield
+
+
 MUTANTS: Mapping[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -312,5 +380,9 @@ MUTANTS: Mapping[str, Mutant] = {
         publish_without_the_content_check,
         note_unused_though_sent,
         a_running_entry_with_all_tables_swapped_is_committed,
+        resolve_without_disarming,
+        judge_before_the_disarming_has_ended,
+        disarm_by_drop,
+        abandon_what_was_dispatched,
     )
 }

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from greenlet import greenlet  # type: ignore[import-untyped]
 
 from airflow_provider_dpone.publication.decide import Guards
+from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.identity import TaskIdentity
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
 from airflow_provider_dpone.publication.record import Owner, Phase
@@ -23,12 +24,15 @@ from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import (
     CleanupRequest,
+    OperatorRequest,
     PublishRequest,
     Site,
     StageRequest,
     Waits,
+    abandon,
     cleanup,
     publish,
+    resolve,
     stage,
 )
 from airflow_provider_dpone.routes.ports import Ports
@@ -72,6 +76,9 @@ class Chooser(Protocol):
     def twin(self) -> bool:
         """Whether a second worker runs the same try: a zombie, or a message delivered twice."""
 
+    def operator(self) -> bool:
+        """Whether an operator runs a command on the target now."""
+
 
 @dataclass(slots=True)
 class Calm:
@@ -81,6 +88,7 @@ class Calm:
     points: list[str] = field(default_factory=list)
     disturbances: Mapping[int, Callable[[World], None]] = field(default_factory=dict)
     twins: bool = False
+    operators: frozenset[int] = frozenset()
 
     def fault(self, point: str) -> Fault:
         self.points.append(point)
@@ -102,6 +110,9 @@ class Calm:
     def twin(self) -> bool:
         return self.twins
 
+    def operator(self) -> bool:
+        return len(self.points) in self.operators
+
 
 @dataclass(slots=True)
 class Seeded:
@@ -112,6 +123,7 @@ class Seeded:
     noise: float = 0.12
     strangers: float = 0.0
     twins: float = 0.0
+    operators: float = 0.0
     focus: int | None = None
     """The one kind of cluster event that most of this history's events are."""
 
@@ -120,6 +132,9 @@ class Seeded:
 
     def twin(self) -> bool:
         return self.random.random() < self.twins
+
+    def operator(self) -> bool:
+        return self.operators > 0 and self.random.random() < self.operators
 
     def fault(self, point: str) -> Fault:
         if self.random.random() >= self.rate:
@@ -174,7 +189,7 @@ class Operation:
 class Attempt:
     """One running task attempt."""
 
-    operation: Operation
+    operation: Operation | None
     worker: Worker
     glet: greenlet
     twin: bool = False
@@ -198,6 +213,7 @@ class History:
     judged: int = 0
     healing: bool = False
     strangers: set[str] = field(default_factory=set)
+    operator_stops: list[Stop] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.world = World(self.replicas)
@@ -231,12 +247,75 @@ class History:
             for task in (1, 2, 1):
                 if op.over:
                     break
-                op.task, op.tries = task, 0
-                self._start(op)
-                while self.running:
-                    self._step()
+                self._run_task(op, task)
         self.world.work_all()
         self._judge_end()
+        self._end_hold()
+
+    def _run_task(self, op: Operation, task: int) -> None:
+        op.task, op.tries = task, 0
+        self._start(op)
+        while self.running:
+            self._step()
+
+    def _end_hold(self) -> None:
+        """An operator finds the way out that exists for every hold, repairing by hand what ``explain`` says."""
+        for _ in range(3):
+            stored = self.world.stored(KEY)
+            if stored is None or stored.record.ended:
+                break
+            self._start_operator()
+            while self.running:
+                self._step()
+            self._repair_by_hand()
+        stored = self.world.stored(KEY)
+        if stored is None:
+            return
+        if stored.record.phase is Phase.COMMITTED:
+            op = next(o for o in self.ops if o.staged and o.staged.operation_id == stored.record.operation_id)
+            self._run_task(op, 2)
+            stored = self.world.stored(KEY)
+            assert stored is not None
+        if not stored.record.ended:
+            raise Broken(f"no way out of {stored.record.phase}: {[s.code for s in self.operator_stops]}")
+        self.world.work_all()
+        self._judge_applied()
+
+    def _repair_by_hand(self) -> None:
+        stored = self.world.stored(KEY)
+        if stored is None or stored.record.phase is not Phase.TERMINAL:
+            return
+        record = stored.record
+        seen = self.world.observe(KEY, [record.table, record.candidate])
+        found = explain_facts(stored, seen, read_at=0)
+        if found.stop is None or found.stop.code is not Code.PARTIAL_TERMINAL:
+            return
+        for alias, explained in found.replicas.items():
+            tables = self.world.replicas[alias].tables
+            match explained.repair:
+                case Exchange(_, _, target, candidate):
+                    tables[target], tables[candidate] = tables[candidate], tables[target]
+                case Rename(_, _, source, target):
+                    tables[target] = tables.pop(source)
+
+    def _start_operator(self) -> None:
+        """An operator looks at the record and runs the command that it calls for."""
+        stored = self.world.stored(KEY)
+        if stored is None or any(a.operation is None for a in self.running):
+            return
+        command = abandon if stored.record.phase is Phase.PREPARED else resolve
+        worker = Worker(self.world, self.trail, self._choose, self._nonce)
+        request = OperatorRequest("simulated", stored.record.operation_id)
+
+        def body() -> Any:
+            try:
+                return command(self._ports(worker), SITE, request, WAITS)
+            except Stopped as stopped:
+                return stopped.stop
+            except Killed:
+                return None
+
+        self.running.append(Attempt(None, worker, greenlet(body)))
 
     def _start(self, op: Operation) -> None:
         self._start_attempt(op, twin=False)
@@ -245,7 +324,15 @@ class History:
 
     def _start_attempt(self, op: Operation, *, twin: bool) -> None:
         worker = Worker(self.world, self.trail, self._choose, self._nonce)
-        ports = Ports(
+        ports = self._ports(worker)
+        if op.task > 0 and not self.healing and not twin and self.chooser.strange():
+            self._touch(op)
+        body = (self._stage, self._publish, self._cleanup)[op.task]
+        glet = greenlet(partial(self._body, op, body, ports, worker))
+        self.running.append(Attempt(op, worker, glet, twin))
+
+    def _ports(self, worker: Worker) -> Ports:
+        return Ports(
             catalog=worker,
             authority=worker,
             queue=worker,
@@ -254,11 +341,6 @@ class History:
             random=worker,
             log=worker,
         )
-        if op.task > 0 and not self.healing and not twin and self.chooser.strange():
-            self._touch(op)
-        body = (self._stage, self._publish, self._cleanup)[op.task]
-        glet = greenlet(partial(self._body, op, body, ports, worker))
-        self.running.append(Attempt(op, worker, glet, twin))
 
     def _touch(self, op: Operation) -> None:
         """A stranger changes a candidate before the dispatch, or puts a table in its place before the drop.
@@ -298,12 +380,17 @@ class History:
             fault = Fault.NONE
         else:
             self.chooser.disturb(self.world)
+            if self.chooser.operator():
+                self._start_operator()
             fault = self.chooser.fault(attempt.point) if attempt.point else Fault.NONE
         result = attempt.glet.switch(fault) if attempt.point else attempt.glet.switch()
         self._judge_applied()
         if attempt.glet.dead:
             self.running.remove(attempt)
-            if not attempt.twin:
+            if attempt.operation is None:
+                if isinstance(result, Stop):
+                    self.operator_stops.append(result)
+            elif not attempt.twin:
                 self._ended(attempt.operation, result)
 
     def _body(
@@ -380,9 +467,9 @@ class History:
             elif table.rows == 0:
                 raise Broken(f"an unfinished candidate is live on {alias}")
         swaps: dict[str, int] = {}
-        for token, statement in world.sent:
-            if isinstance(statement, Exchange | Rename):
-                operation = token.split(":")[1]
+        for token, _ in world.sent:
+            _, operation, action, *_ = token.split(":")
+            if action == "publish":
                 swaps[operation] = swaps.get(operation, 0) + 1
         if any(count > 1 for count in swaps.values()):
             raise Broken("a swap was sent twice for one operation")
@@ -392,8 +479,13 @@ class History:
             record = stored.record
             if record.published and any(t is None or t.uuid != record.desired.uuid for t in live.values()):
                 raise Broken("recorded as published, but a replica does not have the new data")
-            if record.phase is Phase.ABORTED and swaps.get(record.operation_id[:16]):
-                raise Broken("recorded as given up, but its swap was sent")
+            if record.phase is Phase.ABORTED and swaps.get(record.operation_id[:16]) and not record.disarmed:
+                raise Broken("recorded as given up, but its swap was sent and can still run")
+            closed = {s.uuid for s in record.settled if s.outcome is Phase.ABORTED}
+            if record.phase is Phase.ABORTED:
+                closed.add(record.desired.uuid)
+            if any(table is not None and table.uuid in closed for table in live.values()):
+                raise Broken("recorded as not published, but its data went live")
 
     def _judge_drop(self, alias: str, uuid: str) -> None:
         if uuid in self.strangers:
@@ -459,10 +551,13 @@ HOLDS: Mapping[Phase, frozenset[Code]] = {
     # Refused before the dispatch; the next run supersedes it.
     Phase.PREPARED: frozenset({Code.CONTENT_DIFFERS, Code.CANDIDATE_DIFFERS}),
     # The permit was claimed and its holder is gone without a word, or the queue forgot the entry.
-    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN}),
-    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN}),
+    # Or an operator's command was interrupted.
+    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
+    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
     # Ended on every replica, not live on every replica.
-    Phase.TERMINAL: frozenset({Code.PARTIAL_TERMINAL, Code.FAILED_EVERYWHERE, Code.SWAPPED_BACK}),
+    Phase.TERMINAL: frozenset(
+        {Code.PARTIAL_TERMINAL, Code.FAILED_EVERYWHERE, Code.SWAPPED_BACK, Code.RESOLVING}
+    ),
 }
 
 
@@ -477,6 +572,7 @@ def seeded(seed: int) -> History:
             rate=rnd.choice([0.0, 0.02, 0.06, 0.12]),
             noise=rnd.choice([0.05, 0.12, 0.3, 0.5]),
             strangers=rnd.choice([0.0, 0.0, 0.2]),
+            operators=rnd.choice([0.0, 0.0, 0.02, 0.1]),
         ),
         replicas=rnd.choice([2, 2, 3]),
         operations=rnd.choice([1, 2, 3]),

@@ -7,17 +7,31 @@ command line and the simulator run this same code.
 
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanedUp, CleanupRequest, cleanup
 from airflow_provider_dpone.routes.cluster_refresh._common import Site, Waits
+from airflow_provider_dpone.routes.cluster_refresh._explain import TargetStatus, explain, target_status
 from airflow_provider_dpone.routes.cluster_refresh._publish import PublishRequest, publish
+from airflow_provider_dpone.routes.cluster_refresh._resolve import (
+    Ended,
+    OperatorRequest,
+    abandon,
+    resolve,
+)
 from airflow_provider_dpone.routes.cluster_refresh._stage import StageRequest, stage
 
 __all__ = [
     "CleanedUp",
     "CleanupRequest",
+    "Ended",
+    "OperatorRequest",
     "PublishRequest",
     "Site",
     "StageRequest",
+    "TargetStatus",
     "Waits",
+    "abandon",
     "cleanup",
+    "explain",
     "publish",
+    "resolve",
     "stage",
+    "target_status",
 ]

@@ -1,0 +1,276 @@
+"""What the commands about held tables do: status, explain, abandon and resolve."""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from airflow_provider_dpone import composition
+from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.cli.output import exit_status, print_json, print_text
+from airflow_provider_dpone.clickhouse.ddl_queue import render_local
+from airflow_provider_dpone.clickhouse.targets import Unusable
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.explain import Explanation, Way
+from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
+from airflow_provider_dpone.routes import cluster_refresh
+from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
+from airflow_provider_dpone.routes.ports import Ports, Target
+
+HELD = 2
+"""Exit status of a command that reads, where an operation holds a table."""
+
+
+def status(args: Namespace) -> None:
+    """Show every target of a cluster: phase, operation, since when, and what the replicas hold.
+
+    :raises SystemExit: 2: a table is held, or its state can't be read; 1: nothing can be read.
+    """
+    with exit_status(args.output), composition.server(args.conn_id) as server:
+        found = composition.status(server, args.cluster)
+    if args.output == "json":
+        print_json({"cluster": args.cluster, "targets": [_status_json(one) for one in found]})
+    elif found:
+        rows = [("TABLE", "PHASE", "OPERATION", "SINCE", "LIVE"), *map(_status_row, found)]
+        widths = [max(len(row[n]) for row in rows) for n in range(5)]
+        for row in rows:
+            print_text("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    else:
+        print_text(f"No table of cluster {args.cluster} was ever refreshed.")
+    if any(isinstance(one, Unusable) or one.problem or (one.record and _held(one.record)) for one in found):
+        raise SystemExit(HELD)
+
+
+def explain(args: Namespace) -> None:
+    """Say what happened to one target, what is proven per replica, and what to do.
+
+    :raises SystemExit: 2: an operation holds the target; 1: it can't be read.
+    """
+    target = Target(args.cluster, args.database, args.table)
+    with exit_status(args.output), composition.server(args.conn_id) as server:
+        found = composition.explain(server, target)
+    if args.output == "json":
+        print_json(_explanation_json(args, target, found))
+    else:
+        print_text(*_explanation(args, target, found), sep="\n")
+    if found.held:
+        raise SystemExit(HELD)
+
+
+def abandon(args: Namespace) -> None:
+    """Give up an operation that was prepared and never sent.
+
+    :raises SystemExit: 1: refused; the reason is shown.
+    """
+    _end(args, cluster_refresh.abandon)
+
+
+def resolve(args: Namespace) -> None:
+    """End an operation whose statement was sent, by what the replicas prove.
+
+    :raises SystemExit: 1: neither outcome is proven; the reason is shown.
+    """
+    _end(args, cluster_refresh.resolve)
+
+
+def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
+    target = Target(args.cluster, args.database, args.table)
+    about: dict[str, Json] = {"operator": _user()}
+    with exit_status(args.output):
+        with bad_input():
+            request = OperatorRequest(args.reason, args.operation)
+            waits = composition.waits()
+        with composition.operator_ports(args.conn_id, target, about=about, log=_log) as connected:
+            ended = command(connected.ports, connected.site, request, waits)
+    if args.output == "json":
+        print_json(
+            {
+                "ok": True,
+                "operation": ended.operation_id,
+                "phase": ended.phase.value,
+                "changed": ended.changed,
+                "kept": ended.kept,
+            }
+        )
+        return
+    outcome = (
+        "not published; the target is free" if ended.phase is Phase.ABORTED else "published on every replica"
+    )
+    print_text(f"{target}: operation {ended.operation_id[:16]} is {ended.phase}: {outcome}.")
+    if not ended.changed:
+        print_text("There was nothing to change.")
+    if ended.kept is not None:
+        print_text(f"Its data is kept in {ended.kept} for now.")
+
+
+def _log(message: str) -> None:
+    """Progress goes to standard error, so that standard output stays one answer."""
+    sys.stderr.write(f"{message}\n")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _held(record: AuthorityRecord) -> bool:
+    return not (record.ended or record.published)
+
+
+def _when(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+# ---- status
+
+
+def _status_row(one: TargetStatus | Unusable) -> tuple[str, str, str, str, str]:
+    if isinstance(one, Unusable):
+        return (f"record {one.key[:16]}", "?", "", "", one.stop.code)
+    record = one.record
+    live = one.problem.code if one.problem else _joined(one)
+    if record is None:
+        return (f"{one.database}.{one.table}", "?", "", "", live)
+    owner = record.owner
+    return (
+        f"{one.database}.{one.table}",
+        record.phase.value,
+        f"{record.operation_id[:16]} ({owner.dag_id}, {owner.run_id})",
+        _when(record.changed_at),
+        live,
+    )
+
+
+def _joined(one: TargetStatus) -> str:
+    states = set(one.live.values())
+    if len(states) == 1:
+        return f"{states.pop()} on all"
+    return ", ".join(f"{alias} {state}" for alias, state in one.live.items())
+
+
+def _status_json(one: TargetStatus | Unusable) -> Json:
+    if isinstance(one, Unusable):
+        return {"key": one.key, "problem": one.stop.as_json()}
+    record = one.record
+    return {
+        "database": one.database,
+        "table": one.table,
+        "operation": record.operation_id if record else None,
+        "phase": record.phase.value if record else None,
+        "since": record.changed_at if record else None,
+        "held": record is not None and _held(record),
+        "owner": _owner(record) if record else None,
+        "live": dict(one.live),
+        "retained": [item.name for item in record.retained] if record else [],
+        "problem": one.problem.as_json() if one.problem else None,
+    }
+
+
+def _owner(record: AuthorityRecord) -> Json:
+    owner = record.owner
+    return {
+        "dag_id": owner.dag_id,
+        "run_id": owner.run_id,
+        "task_id": owner.task_id,
+        "map_index": owner.map_index,
+    }
+
+
+# ---- explain
+
+
+def _commands(args: Namespace, found: Explanation) -> list[str]:
+    """The commands of the ways that have one, ready to be run."""
+    if found.record is None:
+        return []
+    where = [
+        f"{flag} {shlex.quote(value)}"
+        for flag, value in (
+            ("--conn-id", args.conn_id),
+            ("--cluster", args.cluster),
+            ("--database", args.database),
+            ("--table", args.table),
+            ("--operation", found.record.operation_id[:16]),
+        )
+    ]
+    names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
+    wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
+    return [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+
+
+def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterator[str]:
+    yield f"{target} on cluster {target.cluster}"
+    yield f"{found.summary}"
+    if (record := found.record) is not None:
+        yield f"Operation {record.operation_id[:16]}, since {_when(record.changed_at)}"
+    yield from _section("What happened", found.happened)
+    if found.stop is not None:
+        yield from _section("Why it does not go on", (found.stop.code, found.stop.message))
+    yield from _section("Proven", found.proven)
+    yield from _section("Not proven", found.unproven)
+    yield from _section(
+        "What the queue says",
+        [
+            f"{alias}: {seen.queue}"
+            + (f", exception code {seen.exception_code}" if seen.exception_code is not None else "")
+            for alias, seen in found.replicas.items()
+            if seen.queue is not None
+        ],
+    )
+    yield from _section("Readers", (found.readers,))
+    yield from _section("Safe next", found.next)
+    yield from _section(
+        "Repair",
+        [
+            f"{alias}: {render_local(seen.repair)}"
+            for alias, seen in found.replicas.items()
+            if seen.repair is not None
+        ],
+    )
+    yield from _section("Commands", _commands(args, found))
+    yield from _section("Never", found.never)
+
+
+def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
+    if lines:
+        yield f"\n{title}"
+        yield from (f"  {line}" for line in lines)
+
+
+def _explanation_json(args: Namespace, target: Target, found: Explanation) -> dict[str, Json]:
+    record = found.record
+    return {
+        "cluster": target.cluster,
+        "database": target.database,
+        "table": target.table,
+        "held": found.held,
+        "summary": found.summary,
+        "operation": record.operation_id if record else None,
+        "phase": record.phase.value if record else None,
+        "since": record.changed_at if record else None,
+        "owner": _owner(record) if record else None,
+        "happened": list(found.happened),
+        "stop": found.stop.as_json() if found.stop else None,
+        "proven": list(found.proven),
+        "unproven": list(found.unproven),
+        "readers": found.readers,
+        "next": [{"way": way.value, "text": text} for way, text in zip(found.ways, found.next, strict=True)],
+        "commands": list(_commands(args, found)),
+        "never": list(found.never),
+        "replicas": {
+            alias: {
+                "state": seen.state.value,
+                "live": seen.live,
+                "queue": seen.queue,
+                "exception_code": seen.exception_code,
+                "repair": render_local(seen.repair) if seen.repair else None,
+            }
+            for alias, seen in found.replicas.items()
+        },
+    }

@@ -1,0 +1,94 @@
+"""Explain: read what decides about one target, and say what it means. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_provider_dpone.publication.explain import Explanation, live_state
+from airflow_provider_dpone.publication.explain import explain as explain_facts
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.identity import parked_name
+from airflow_provider_dpone.publication.queue import NotSeen, QueueState, read_queue
+from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh._common import Site, swap
+from airflow_provider_dpone.routes.ports import Catalog, DdlQueue, Evidence
+
+_LOOKS = 5
+
+
+def explain(catalog: Catalog, queue: DdlQueue, evidence: Evidence, site: Site) -> Explanation:
+    """Explain one target from a fresh look.
+
+    :raises Stopped: the cluster, the queue or the evidence can't be read; ``CAS_CONFLICT``: the operation
+        moves too fast to be explained.
+    """
+    for _ in range(_LOOKS):
+        first = catalog.observe([site.target.table])
+        stored = first.record
+        if stored is None:
+            return explain_facts(None, first)
+        state, unused = _queue(catalog, queue, evidence, stored)
+        record = stored.record
+        seen = catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
+        if seen.record == stored:
+            return explain_facts(stored, seen, state, read_at=first.sequence, permit_unused=unused)
+        # It moved while it was looked at: what was read does not belong together.
+    raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: the record moves while it is looked at."))
+
+
+def _queue(
+    catalog: Catalog, queue: DdlQueue, evidence: Evidence, stored: StoredRecord
+) -> tuple[QueueState | None, bool]:
+    record = stored.record
+    dispatch = record.publication
+    if dispatch is None or record.phase not in (Phase.DISPATCHING, Phase.BOUND):
+        return None, False
+    sequence, rows = queue.read(dispatch.token)
+    state = read_queue(
+        rows, sequence=sequence, dispatch=dispatch, statement=swap(record), inventory=catalog.inventory
+    )
+    unused = isinstance(state, NotSeen) and evidence.permit_unused(
+        record.operation_id, dispatch.epoch, stored.write_id
+    )
+    return state, unused
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """One row of ``airflow dpone status``.
+
+    :ivar live: state per replica; empty if the replicas could not be read.
+    :ivar problem: why the record or the replicas can't be read.
+    """
+
+    database: str
+    table: str
+    record: AuthorityRecord | None
+    live: Mapping[str, str]
+    problem: Stop | None = None
+
+
+def target_status(catalog: Catalog, record: AuthorityRecord) -> TargetStatus:
+    """Return how one target stands now: its record, and what the replicas hold."""
+    try:
+        seen = catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
+    except Stopped as stopped:
+        return TargetStatus(record.database, record.table, record, {}, stopped.stop)
+    current = seen.record.record if seen.record else record
+    if current.candidate != record.candidate:
+        return target_status(catalog, current)
+    return TargetStatus(record.database, record.table, current, _live(current, seen))
+
+
+def _live(record: AuthorityRecord, seen: Observation) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for alias in record.replicas:
+        if record.ended:
+            facts = seen.replicas.get(alias)
+            table = facts.tables.get(record.table) if facts else None
+            found[alias] = "not observed" if facts is None else "live" if table is not None else "absent"
+        else:
+            found[alias] = live_state(record, seen, alias).value
+    return found

@@ -1,0 +1,282 @@
+"""Resolve and abandon: what an operator may end, by fresh evidence and with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from airflow_provider_dpone.publication import decide_resolve as step
+from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.decide import (
+    Commit,
+    Hold,
+    ReadCatalogs,
+    ReadQueue,
+    StoreReceipt,
+    Wait,
+)
+from airflow_provider_dpone.publication.decide_resolve import (
+    Resolution,
+    decide_resolution,
+    not_abandonable,
+)
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.identity import parked_name
+from airflow_provider_dpone.publication.queue import Contradictory, QueueState, read_queue
+from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
+from airflow_provider_dpone.publication.statement import Rename
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
+from airflow_provider_dpone.routes.cluster_refresh._common import (
+    Pause,
+    Site,
+    Waits,
+    observe_admitted,
+    require_record,
+    send_once,
+    swap,
+    write,
+)
+from airflow_provider_dpone.routes.ports import Ports
+
+MAX_REASON = 500
+"""Longest reason of an operator, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """What an operator asks for.
+
+    :ivar reason: why, for those who read the evidence later.
+    :ivar operation: the beginning of the operation's id that is meant; ``None``: whichever holds the target.
+    :raises ValueError: no reason, or one that is too long.
+    """
+
+    reason: str
+    operation: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip() or len(self.reason) > MAX_REASON:
+            raise ValueError(f"a reason has 1 to {MAX_REASON} characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an operation stands after an operator's command.
+
+    :ivar changed: the command changed the record; ``False`` if there was nothing to do.
+    :ivar kept: the table that holds the data that did not go live, if there is one.
+    """
+
+    operation_id: str
+    phase: Phase
+    changed: bool
+    kept: str | None
+
+
+def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
+    """Give a prepared operation up, so that the target is free, and drop its candidate where that is proven safe.
+
+    :raises Stopped: ``NOT_RESOLVABLE``: it was dispatched, or has ended; ``CAS_CONFLICT``: somebody was faster.
+    """
+    observation, _ = observe_admitted(ports, site, [site.target.table], waits)
+    stored = require_record(observation, site.target)
+    _require_operation(stored.record, request)
+    if stop := not_abandonable(stored.record):
+        raise Stopped(stop)
+    _audit(ports, stored, request, "abandon")
+    written = write(ports, stored, transitions.aborted(stored.record, now=observation.server_time))
+    if written is None:
+        raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
+    ports.log(f"{site.target}: the operation was given up; the target is free.")
+    finish_drops(ports, site, written, observation.server_time, waits)
+    seen = ports.catalog.observe([written.record.candidate])
+    kept = written.record.candidate if seen.table(written.record.candidate) else None
+    return Ended(written.record.operation_id, written.record.phase, True, kept)
+
+
+def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
+    """End an operation whose statement was sent, as published or as not published, whichever is proven.
+
+    Interrupted anywhere, it goes on where it stopped when it is run again.
+
+    :raises Stopped: neither is proven. Nothing was closed.
+    """
+    observation, _ = observe_admitted(ports, site, [site.target.table], waits)
+    stored = require_record(observation, site.target)
+    _require_operation(stored.record, request)
+    return _Resolve(ports, site, request, waits, stored, observation.sequence).run()
+
+
+@dataclass(slots=True)
+class _Resolve:
+    """The loop of one resolve: observe, decide, write down, act once, observe again."""
+
+    ports: Ports
+    site: Site
+    request: OperatorRequest
+    waits: Waits
+    stored: StoredRecord
+    read_at: int
+    observation: Observation | None = None
+    queue: QueueState | None = None
+    sent: int = 0
+    changed: bool = False
+    operation_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operation_id = self.stored.record.operation_id
+
+    def run(self) -> Ended:
+        ports = self.ports
+        pause = Pause(ports, self.waits.cleanup, self.waits)
+        while True:
+            record = self.stored.record
+            if record.operation_id != self.operation_id:
+                raise Stopped(
+                    Stop(
+                        Code.NOT_RESOLVABLE,
+                        f"{self.site.target}: this operation was ended by somebody else, and another one has "
+                        "the target now.",
+                        next_action="Nothing to do for this operation.",
+                        facts={"operation": record.operation_id[:16], "phase": record.phase.value},
+                    )
+                )
+            decided = decide_resolution(
+                Resolution(self.stored, self.read_at, self.observation, self.queue, self.sent)
+            )
+            match decided:
+                case ReadCatalogs():
+                    self._observe()
+                case ReadQueue():
+                    self._read_queue()
+                case StoreReceipt(entry, query_digest, receipt):
+                    self._move(
+                        transitions.terminal(
+                            record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
+                        ),
+                        "store the receipt",
+                    )
+                case Commit(entry, query_digest, receipt):
+                    self._move(
+                        transitions.committed(
+                            record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
+                        ),
+                        "commit",
+                    )
+                case step.Disarm():
+                    self._disarm()
+                case step.StoreDisarmed(entry, query_digest, receipt):
+                    self._move(
+                        transitions.disarmed(
+                            record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
+                        ),
+                        "store that the swap is harmless",
+                    )
+                case step.CloseUnpublished():
+                    self._move(transitions.unpublished(record, now=self._now()), "close as not published")
+                case Wait(stop):
+                    if pause.over():
+                        raise Stopped(stop)
+                    self.queue = None
+                    self._observe()
+                case Hold(stop):
+                    raise Stopped(stop)
+                case step.Resolved():
+                    kept = [r.name for r in record.retained if r.generation == record.desired]
+                    return Ended(record.operation_id, record.phase, self.changed, kept[0] if kept else None)
+                case _:
+                    assert_never(decided)
+
+    def _now(self) -> int:
+        return self.observation.server_time if self.observation else self.stored.record.changed_at
+
+    def _observe(self) -> None:
+        record = self.stored.record
+        seen = self.ports.catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
+        found = require_record(seen, self.site.target)
+        if found.version > self.stored.version:
+            self.stored, self.read_at = found, seen.sequence
+            self.observation, self.queue = None, None
+        else:
+            self.observation = seen
+
+    def _read_queue(self) -> None:
+        record = self.stored.record
+        dispatch = record.disarm if record.disarming else record.publication
+        if dispatch is None:
+            raise ValueError("a dispatched record has a dispatch")
+        inventory = self.ports.catalog.inventory
+        if inventory.digest != record.inventory_digest:
+            self.queue = Contradictory(
+                Stop(
+                    Code.INVENTORY_DRIFT,
+                    f"Cluster {record.cluster!r} now lists other replicas than were admitted.",
+                    facts={"admitted": list(record.replicas), "now": list(inventory.aliases)},
+                )
+            )
+            return
+        sequence, rows = self.ports.queue.read(dispatch.token)
+        statement = _park(record) if record.disarming else swap(record)
+        self.queue = read_queue(
+            rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory
+        )
+
+    def _move(self, record: AuthorityRecord, what: str) -> None:
+        _audit(self.ports, self.stored, self.request, "resolve", what)
+        self._go_on(write(self.ports, self.stored, record))
+
+    def _disarm(self) -> None:
+        claimed = transitions.disarming(self.stored.record, nonce=self.ports.random.hex(128), now=self._now())
+        _audit(self.ports, self.stored, self.request, "resolve", "disarm")
+        self.ports.log(
+            f"{self.site.target}: taking the name {claimed.candidate} away on every replica, so that a swap "
+            "that comes late finds nothing."
+        )
+        self.sent += 1
+        self._go_on(send_once(self.ports, self.stored, claimed, claimed.disarm, _park(claimed)))
+
+    def _go_on(self, written: StoredRecord | None) -> None:
+        """Go on from what is stored. Every fact from before a change is thrown away."""
+        self.observation, self.queue = None, None
+        if written is None:
+            raise Stopped(
+                Stop(Code.CAS_CONFLICT, f"{self.site.target}: another worker changed the record first.")
+            )
+        self.changed = True
+        self.stored = written
+        # The read-back has no number of its own: it came after every read that has one, and before the next.
+
+
+def _park(record: AuthorityRecord) -> Rename:
+    return Rename(record.cluster, record.database, record.candidate, parked_name(record.candidate))
+
+
+def _require_operation(record: AuthorityRecord, request: OperatorRequest) -> None:
+    if request.operation is not None and not record.operation_id.startswith(request.operation):
+        raise Stopped(
+            Stop(
+                Code.NOT_RESOLVABLE,
+                f"{record.database}.{record.table} is held by another operation than the one that is meant.",
+                facts={"operation": record.operation_id[:16], "phase": record.phase.value},
+            )
+        )
+
+
+def _audit(
+    ports: Ports, stored: StoredRecord, request: OperatorRequest, action: str, step: str | None = None
+) -> None:
+    """Write down what an operator is about to change, and why, before it is changed."""
+    record = stored.record
+    body: Mapping[str, Json] = {
+        "action": action,
+        "step": step or action,
+        "reason": request.reason,
+        "phase": record.phase.value,
+        "epoch": record.dispatch_epoch,
+        "version": stored.version,
+        "write_id": stored.write_id,
+    }
+    ports.evidence.write(record.operation_id, "operator-action", body)
