@@ -7,12 +7,13 @@ command line and the simulator run this same code.
 
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanedUp, CleanupRequest, cleanup
 from airflow_provider_dpone.routes.cluster_refresh._common import Site, Waits
-from airflow_provider_dpone.routes.cluster_refresh._publish import PublishRequest, publish
+from airflow_provider_dpone.routes.cluster_refresh._publish import HandedOver, PublishRequest, publish
 from airflow_provider_dpone.routes.cluster_refresh._stage import StageRequest, stage
 
 __all__ = [
     "CleanedUp",
     "CleanupRequest",
+    "HandedOver",
     "PublishRequest",
     "Site",
     "StageRequest",
