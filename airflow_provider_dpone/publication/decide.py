@@ -462,8 +462,8 @@ def _not_seen(record: AuthorityRecord) -> Stop:
 def _not_ours(record: AuthorityRecord) -> Stop:
     return Stop(
         Code.SUPERSEDED,
-        f"{record.database}.{record.table} belongs to a later operation (DAG {record.owner.dag_id}, run "
-        f"{record.owner.run_id}); this one was never dispatched.",
+        f"{record.database}.{record.table} belongs to another operation (DAG {record.owner.dag_id}, run "
+        f"{record.owner.run_id}).",
         facts={"operation": record.operation_id[:16], "phase": record.phase.value},
     )
 

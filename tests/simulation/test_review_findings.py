@@ -18,7 +18,7 @@ from airflow_provider_dpone.publication.identity import TaskIdentity
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
-from airflow_provider_dpone.publication.record import MAX_SETTLED, Owner, Phase
+from airflow_provider_dpone.publication.record import MAX_SETTLED, Owner, Phase, encode
 from airflow_provider_dpone.publication.statement import Exchange, Rename
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import (
@@ -366,3 +366,51 @@ def test_a_control_table_that_one_replica_lacks_is_not_called_nothing_staged() -
     with pytest.raises(Stopped) as caught:
         site.publish(staged, worker=site.worker(kind=Without))
     assert caught.value.stop.code is Code.CONTROL_TABLE_MISSING
+
+
+def test_a_publication_that_somebody_else_proved_and_followed_is_answered_and_not_called_unpublished() -> (
+    None
+):
+    """While a publish task waits, the next run's stage proves its swap, frees the slot and takes it."""
+    site = Site()
+    staged = site.stage(0)
+    done: list[object] = []
+
+    @dataclass(slots=True)
+    class Waiting(Worker):
+        def read(self, token: str) -> Any:
+            if not done:
+                done.append(True)
+                site.world.work_all()
+                site.stage(1)
+            return Worker.read(self, token)
+
+    receipt = site.publish(staged, worker=site.worker(kind=Waiting))
+    assert receipt.state in (Phase.COMPLETED, Phase.COMPLETED_RETAINING, Phase.COMMITTED)
+    assert receipt.replayed
+
+
+def test_a_publication_that_was_ended_by_somebody_is_seen_though_its_entry_is_not() -> None:
+    """The entry was forgotten by the queue; a person resolved the operation while its task waits."""
+    site = Site()
+    staged = site.stage(0)
+    with pytest.raises(Killed):
+        site.publish(staged, worker=site.worker(once("send", Fault.KILL_AFTER)))
+    site.world.work_all()
+    site.world.prune()
+    resolved: list[object] = []
+
+    @dataclass(slots=True)
+    class Waiting(Worker):
+        def sleep(self, seconds: float) -> None:
+            Worker.sleep(self, seconds)
+            if not resolved:
+                resolved.append(True)
+                stored = site.world.stored(KEY)
+                assert stored is not None
+                moved = stored.record.moved(phase=Phase.ABORTED)
+                site.world.swap_row((stored.write_id, stored.version), encode(moved, "by hand"))
+
+    with pytest.raises(Stopped) as caught:
+        site.publish(staged, worker=site.worker(kind=Waiting))
+    assert caught.value.stop.code is Code.SUPERSEDED

@@ -149,7 +149,7 @@ class _Publication:
     replayed: bool = True
     observe_only: bool = False
 
-    def run(self) -> PublicationReceipt:
+    def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
         wanted = self.request.patience
         patience = self.waits.publish if wanted is None else min(wanted, self.waits.publish)
@@ -159,6 +159,9 @@ class _Publication:
         said = ""
         while True:
             record = self.stored.record
+            if record.operation_id != self.request.operation_id:
+                # Somebody else proved and ended this operation, and a later one has the slot.
+                return answer_settled(record, self.request.operation_id)
             decided = decide_publication(
                 Situation(
                     operation_id=self.request.operation_id,
@@ -197,13 +200,12 @@ class _Publication:
                         )
                     )
                 case step.Commit(entry, query_digest, receipt):
-                    self._move(
-                        transitions.committed(
-                            record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
-                        )
+                    moved = transitions.committed(
+                        record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
                     )
-                    self.replayed = False
-                    ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
+                    if self._move(moved):
+                        self.replayed = False
+                        ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
                 case step.Wait(stop):
                     pause = outcome_pause
                     if record.phase is Phase.PREPARED:
@@ -220,10 +222,13 @@ class _Publication:
                     self.observation, self.queue = None, None
                     if record.phase is Phase.PREPARED:
                         self.content = None
+                    else:
+                        # The queue alone would not tell that somebody ended this operation meanwhile.
+                        self._read(step.ReadCatalogs())
                 case step.Abort(stop):
-                    self._move(transitions.aborted(record, now=self._now()))
-                    finish_drops(ports, self.site, self.stored, self._now(), self.waits)
-                    raise Stopped(stop)
+                    if self._move(transitions.aborted(record, now=self._now())):
+                        finish_drops(ports, self.site, self.stored, self._now(), self.waits)
+                        raise Stopped(stop)
                 case step.Hold(stop):
                     raise Stopped(stop)
                 case step.Done():
@@ -317,14 +322,15 @@ class _Publication:
         outcome = self.request.outcome
         return None if outcome is None else outcome.terminal(dispatch, self.stored.record.replicas)
 
-    def _move(self, record: AuthorityRecord) -> None:
-        """Store a move that needs no permit, and go on from what is stored."""
+    def _move(self, record: AuthorityRecord) -> bool:
+        """Store a move that needs no permit; ``False`` if another worker wrote first. Go on from what is stored."""
         stored = write(self.ports, self.stored, record)
         if stored is None:
             self._observe_moved()
-            return
+            return False
         # What was read before is still true of the cluster; only the record moved, by our own hand.
         self.stored = stored
+        return True
 
     def _observe_moved(self) -> None:
         """Another worker wrote first: read what it wrote, and decide anew.
