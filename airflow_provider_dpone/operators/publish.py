@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -133,6 +134,9 @@ class PublishOperator(StagedOperator):
                 # Counted from the dispatch at first, and from then on the same.
                 deadline = watched.deadline if watched is not None else math.ceil(time.time() + handed.left)
                 watch = Watch.of(handed.record, conn_id=refresh.clickhouse_conn_id, deadline=deadline)
+                if watched is not None and (watched.phase, watched.entry) == (watch.phase, watch.entry):
+                    # It is not in the record yet, and nobody may be able to read it again.
+                    watch = replace(watch, outcome=watched.outcome)
                 self.log.info("%s", handed.stop.message)
                 self._defer_until_woken(watch)
             except Stopped as stopped:

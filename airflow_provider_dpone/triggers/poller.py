@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from airflow_provider_dpone.publication.stop import Stopped
-from airflow_provider_dpone.publication.watch import Look, Watch
+from airflow_provider_dpone.publication.watch import Look, Waiting, Watch
 
 POLL_SECONDS: Final = 10.0
 """Between two looks: each costs the server a pass over the whole queue in Keeper."""
@@ -21,25 +20,23 @@ LONGEST_POLL_SECONDS: Final = 120.0
 
 LookAtAll: TypeAlias = Callable[[Collection[Watch]], Awaitable[Mapping[Watch, Look]]]
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(eq=False, slots=True)
 class Seat:
     """One waiting trigger. Two copies of a trigger have two seats."""
 
     watch: Watch
-    _latest: asyncio.Queue[Look] = field(default_factory=lambda: asyncio.Queue(maxsize=1))
+    _latest: asyncio.Queue[Look | Waiting] = field(default_factory=lambda: asyncio.Queue(maxsize=1))
 
-    async def look(self) -> Look:
-        """Return the next look that was taken, or the last one if it was not asked for yet."""
+    async def look(self) -> Look | Waiting:
+        """Return the next look, or why there is none; the last one at once if it was not asked for yet."""
         return await self._latest.get()
 
-    def show(self, look: Look) -> None:
+    def show(self, seen: Look | Waiting) -> None:
         """Replace what was not asked for yet."""
         if self._latest.full():
             self._latest.get_nowait()
-        self._latest.put_nowait(look)
+        self._latest.put_nowait(seen)
 
 
 @dataclass(eq=False, slots=True)
@@ -75,10 +72,11 @@ class Poller:
             await asyncio.sleep(pause)
             try:
                 looks = await self.look(frozenset(seat.watch for seat in self._seats))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others wait on; texts may hold secrets
+            except Exception as error:  # noqa: BLE001 - whatever it is, looking goes on; its text may hold secrets
                 pause = min(pause * 2, LONGEST_POLL_SECONDS)
-                why = error.stop.message if isinstance(error, Stopped) else type(error).__name__
-                _log.warning("Waiting publications can't be looked at: %s Next look in %d s.", why, pause)
+                why = error.stop.message if isinstance(error, Stopped) else f"{type(error).__name__}."
+                for seat in self._seats:
+                    seat.show(Waiting(f"There is no look at what is waited for: {why}"))
                 continue
             pause = POLL_SECONDS
             for seat in self._seats:

@@ -78,10 +78,10 @@ class PublicationTrigger(BaseTrigger):
                     return Woken(Why.RECHECK, watch)
                 until = watch.deadline if recheck is None else min(watch.deadline, recheck)
                 try:
-                    look = await asyncio.wait_for(seat.look(), until - now)
+                    seen = await asyncio.wait_for(seat.look(), until - now)
                 except TimeoutError:
                     continue
-                judged = judge_look(watch, look)
+                judged = judge_look(watch, seen) if isinstance(seen, Look) else seen
                 if isinstance(judged, Woken):
                     return judged
                 if judged.said != said:

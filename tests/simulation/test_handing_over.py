@@ -70,7 +70,8 @@ def test_what_is_not_bound_is_never_handed_over() -> None:
 
 
 def test_nothing_is_handed_over_without_being_asked_for_or_when_the_time_is_up() -> None:
-    for request in ({}, {"patience": 0.5, "hand_over_after": 1.0}):
+    requests: tuple[dict[str, Any], ...] = ({}, {"patience": 0.5, "hand_over_after": 1.0})
+    for request in requests:
         site = Site()
         staged = site.stage(0)
         site.world.replicas["s1/r2"].paused = True
