@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from airflow_provider_dpone import options
 from airflow_provider_dpone.bad_input import bad_input
@@ -20,12 +21,14 @@ from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
 from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
+from airflow_provider_dpone.clickhouse.watching import Lookout
 from airflow_provider_dpone.evidence.location import evidence_root
 from airflow_provider_dpone.evidence.store import EvidenceStore
-from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
+from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation
 from airflow_provider_dpone.publication.stop import Stopped
+from airflow_provider_dpone.publication.watch import Look, Watch
 from airflow_provider_dpone.routes.cluster_refresh import Site, TargetStatus, Waits, target_status
 from airflow_provider_dpone.routes.cluster_refresh import explain as run_explain
 from airflow_provider_dpone.routes.cluster_refresh.preflight import Finding, Preflight
@@ -33,6 +36,9 @@ from airflow_provider_dpone.routes.cluster_refresh.preflight import preflight as
 from airflow_provider_dpone.routes.ports import Log, Ports, Target
 from airflow_provider_dpone.sources import Source
 from airflow_provider_dpone.values import ClusterRefresh
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 
 class SystemClock:
@@ -119,6 +125,20 @@ def server(conn_id: str) -> Iterator[Server]:
         found = DponeClickHouseHook(conn_id).get_conn()
     try:
         yield found
+    finally:
+        found.close()
+
+
+def look(connection: Connection, watches: Collection[Watch]) -> Mapping[Watch, Look]:
+    """Look once at all publications that wait on a connection.
+
+    :raises Stopped: ``BAD_INPUT``: the connection or an option can't be used; otherwise as
+        :meth:`Lookout.look`.
+    """
+    with bad_input():
+        found, control = server_of(connection), control_table()
+    try:
+        return Lookout(found, control).look(watches)
     finally:
         found.close()
 
@@ -254,6 +274,14 @@ def waits(*, publish: timedelta | None = None, busy: timedelta | None = timedelt
         cleanup=options.seconds(options.CLEANUP_TIMEOUT),
         busy=_or_option(busy, options.BUSY_TIMEOUT),
     )
+
+
+def patience_in_worker() -> float:
+    """Return for how many seconds a deferrable task waits before it defers.
+
+    :raises ValueError: the option makes no sense.
+    """
+    return options.seconds(options.MIN_DEFER_SECONDS)
 
 
 def load_seconds(given: timedelta | None) -> float:

@@ -37,6 +37,12 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_provider_dpone.hooks.clickhouse"],
             }
         ],
+        "triggers": [
+            {
+                "integration-name": "ClickHouse (dpone)",
+                "python-modules": ["airflow_provider_dpone.triggers.publication"],
+            }
+        ],
         "connection-types": [
             {
                 "hook-class-name": "airflow_provider_dpone.hooks.clickhouse.DponeClickHouseHook",

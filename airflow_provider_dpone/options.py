@@ -82,6 +82,13 @@ PUBLISH_TIMEOUT: Final = Option(
     "Seconds that a publish task waits for the proof from every replica. PublishOperator's publish_timeout "
     "goes first.",
 )
+MIN_DEFER_SECONDS: Final = Option(
+    "min_defer_seconds",
+    "15",
+    "float",
+    "Seconds that a deferrable publish task waits in its worker for the proof before it defers. Most swaps are "
+    "proven sooner.",
+)
 CLEANUP_TIMEOUT: Final = Option(
     "cleanup_timeout", "60", "float", "Seconds that a cleanup task waits for a drop to show on every replica."
 )
@@ -110,6 +117,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         CONTROL_TABLE,
         READY_TIMEOUT,
         PUBLISH_TIMEOUT,
+        MIN_DEFER_SECONDS,
         CLEANUP_TIMEOUT,
         BUSY_TIMEOUT,
         LOAD_TIMEOUT,

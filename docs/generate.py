@@ -281,11 +281,21 @@ def operator_defaults() -> str:
 
 def fixed_times() -> str:
     """Return the lengths of time that no option changes, and those of the connection."""
-    from airflow_provider_dpone.clickhouse import catalog, ddl_queue, initialise, progress, staging
+    from airflow_provider_dpone.clickhouse import (
+        catalog,
+        ddl_queue,
+        initialise,
+        progress,
+        staging,
+        watching,
+    )
     from airflow_provider_dpone.clickhouse.authority import Authority
     from airflow_provider_dpone.clickhouse.server import ConnectionSettings
     from airflow_provider_dpone.operators import cleanup
+    from airflow_provider_dpone.operators import publish as publish_operator
     from airflow_provider_dpone.routes.cluster_refresh import Waits
+    from airflow_provider_dpone.triggers import poller
+    from airflow_provider_dpone.triggers import publication as trigger
 
     def of(owner: Any, name: str) -> Any:
         return next(field.default for field in dataclasses.fields(owner) if field.name == name)
@@ -319,6 +329,21 @@ def fixed_times() -> str:
         (of(Waits, "visible"), "for another worker's write to be visible, before a retry is left to Airflow"),
         (of(Waits, "poll_first"), "between the first two looks at what a task waits for; the pause doubles"),
         (of(Waits, "poll_last"), "between two looks at most"),
+        (trigger.HOLD_SECONDS, "for which a publication stays deferred at least"),
+        (
+            poller.POLL_SECONDS,
+            "between two looks of a triggerer at all publications that wait on one connection",
+        ),
+        (poller.LONGEST_POLL_SECONDS, "between two such looks that fail, at most; the pause doubles"),
+        (watching.LOOK_TIMEOUT, "for each statement of such a look"),
+        (
+            trigger.RECHECK_SECONDS,
+            "until a worker looks again, where the queue has told everything and a replica can't be read",
+        ),
+        (
+            publish_operator.GRACE.total_seconds(),
+            "after its deadline until Airflow gives up a deferral that no triggerer has ended",
+        ),
         (cleanup.LONGEST_SLEEP.total_seconds(), "between two looks of a rescheduled cleanup task at most"),
         (
             inspect.signature(initialise.initialise).parameters["wait"].default,

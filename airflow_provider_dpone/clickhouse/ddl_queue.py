@@ -6,7 +6,8 @@ stores the statement as it formats it anew, together with the settings that were
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -54,6 +55,11 @@ REFUSED_BEFORE_QUEUEING: Final = frozenset(
 A code that Keeper, the network, a time limit or the server's load may have had a part in is never here.
 """
 _QUEUE_TIMEOUT: Final = 60.0
+
+TOKEN_PREFIX: Final = "dpone1:"
+"""What the tokens of all statements of this provider begin with."""
+
+_MOST_TOKENS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,35 @@ class DdlQueue:
         report = self.report(token)
         return report.sequence, report.rows
 
+    def read_many(
+        self, tokens: Collection[str], *, timeout: float = _QUEUE_TIMEOUT
+    ) -> tuple[int, Mapping[str, tuple[QueueRow, ...]]]:
+        """Return the server's time, in seconds since the epoch, and the rows of each token, in one pass.
+
+        :raises Stopped: the queue can't be read.
+        """
+        comment = "settings['log_comment']"
+        if len(tokens) <= _MOST_TOKENS:
+            ours = f"{comment} IN ({', '.join(string(token) for token in sorted(tokens))})"
+        else:
+            # A statement's length is bounded, and so is the queue.
+            ours = f"startsWith({comment}, {string(TOKEN_PREFIX)})"
+        sql = (
+            f"SELECT toUnixTimestamp(now()) AS read_at, groupArray(tuple(entry, query, {comment}, host, port, "
+            "toString(status), exception_code, exception_text)) AS rows "
+            f"FROM system.distributed_ddl_queue WHERE {ours}"
+        )
+        try:
+            reply = self.server.read(sql, settings=READ_SETTINGS, timeout=timeout)
+        except (ServerError, ConnectFailed, ReplyLost) as error:
+            raise stopped(error, "Reading the distributed-DDL queue") from None
+        ((read_at, found),) = reply.rows
+        rows = [_row(*_list(row)) for row in _list(found)]
+        by_token: defaultdict[str, list[QueueRow]] = defaultdict(list)
+        for row in rows:
+            by_token[row.token].append(row)
+        return int(str(read_at)), {token: tuple(by_token[token]) for token in tokens}
+
     def report(self, token: str) -> QueueReport:
         """Look at the queue once: the token's rows, and what stands before and behind them.
 
@@ -176,7 +211,7 @@ class DdlQueue:
             f"exception_code, exception_text), {ours}) AS rows, "
             f"groupUniqArray(entry) AS entries, "
             "groupArrayIf(tuple(entry, host, port, toString(status), toUnixTimestamp(query_create_time), "
-            f"startsWith(settings['log_comment'], 'dpone1:')), "
+            f"startsWith(settings['log_comment'], {string(TOKEN_PREFIX)})), "
             f"NOT ({ours}) AND (status IS NULL OR toString(status) != 'Finished')) AS unfinished "
             "FROM system.distributed_ddl_queue"
         )

@@ -60,15 +60,7 @@ class DponeClickHouseHook(BaseHook):
         :raises ValueError: as :meth:`settings`; also if a certificate file can't be loaded.
         """
         if self._server is None:
-            from airflow_provider_dpone.clickhouse.server import Server
-
-            try:
-                self._server = Server(self.settings())
-            except OSError as error:
-                raise ValueError(
-                    f"a certificate file of connection {self.clickhouse_conn_id!r} can't be loaded "
-                    f"({type(error).__name__}): check ca_cert, client_cert and client_cert_key"
-                ) from None
+            self._server = server_of(self.get_connection(self.clickhouse_conn_id))
         return self._server
 
     def read(
@@ -106,6 +98,23 @@ class DponeClickHouseHook(BaseHook):
         if ports & {9000, 9440}:
             return ". Ports 9000 and 9440 usually speak the native protocol; HTTP is on 8123 or 8443"
         return ""
+
+
+def server_of(connection: Connection) -> Server:
+    """Return the server of an Airflow connection, not connected yet.
+
+    :raises ValueError: as :func:`connection_settings`; also if a certificate file can't be loaded.
+    """
+    from airflow_provider_dpone.clickhouse.server import Server
+
+    settings = connection_settings(connection)
+    try:
+        return Server(settings)
+    except OSError as error:
+        raise ValueError(
+            f"a certificate file of connection {connection.conn_id!r} can't be loaded "
+            f"({type(error).__name__}): check ca_cert, client_cert and client_cert_key"
+        ) from None
 
 
 def connection_settings(connection: Connection) -> ConnectionSettings:

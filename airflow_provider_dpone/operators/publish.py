@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.stage import positive
 from airflow_provider_dpone.operators.upstream import StagedOperator
 from airflow_provider_dpone.operators.xcom import for_xcom
+from airflow_provider_dpone.publication.stop import Category, Stopped
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
     from airflow_provider_dpone.operators.base import RefreshArgument
+    from airflow_provider_dpone.publication.watch import Watch
+
+GRACE: Final = timedelta(minutes=2)
+"""How long after the deadline Airflow gives up a deferral that no triggerer has ended."""
 
 
 class PublishOperator(StagedOperator):
@@ -32,7 +40,10 @@ class PublishOperator(StagedOperator):
     :param min_rows: fewest rows that may go live.
     :param max_shrink: largest share (0 to 1) of the live table's rows that may be missing.
     :param publish_timeout: how long to wait for the proof from every replica; option ``publish_timeout`` by
-        default. After it the task fails as still running or not observable, with everything kept.
+        default. After it the task fails as still running or not observable, with everything kept. A deferral
+        doesn't prolong it.
+    :param deferrable: wait in the triggerer when the replicas take longer than option ``min_defer_seconds``;
+        ``None``: as Airflow's option ``[operators] default_deferrable`` says.
     :raises ValueError: an argument is wrong, seen without a server.
     """
 
@@ -47,6 +58,7 @@ class PublishOperator(StagedOperator):
         min_rows: int | None = None,
         max_shrink: float | None = None,
         publish_timeout: timedelta | None = None,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(refresh=refresh, staged=staged, **kwargs)
@@ -59,30 +71,97 @@ class PublishOperator(StagedOperator):
         self.min_rows = min_rows
         self.max_shrink = max_shrink
         self.publish_timeout = publish_timeout
+        self.deferrable = deferrable
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, and return the publication receipt.
 
         :raises AirflowException: what stopped it, what is known per replica, and what is safe next.
+        :raises TaskDeferred: the replicas are still working, and the task is deferrable.
+        """
+        return self._publish(context, None)
+
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """Go on after a deferral: observe anew, as a retry would, and finish.
+
+        :param event: what the trigger ended with. It is no proof of anything.
+        :raises AirflowException: as :meth:`execute`.
+        :raises TaskDeferred: as :meth:`execute`; the deadline stays what it was.
+        """
+        from airflow_provider_dpone.publication.watch import load_woken
+
+        woken = load_woken(event)
+        if woken is not None:
+            self.log.info("Woken: %s.", woken.why.value)
+        return self._publish(context, woken.watch if woken is not None else None)
+
+    def _publish(self, context: Context, watched: Watch | None) -> dict[str, Any]:
+        """Run the protocol from what is observed now.
+
+        :param watched: what the deferral that just ended waited for.
         """
         from airflow_provider_dpone import composition
         from airflow_provider_dpone.publication.decide import Guards
-        from airflow_provider_dpone.routes.cluster_refresh import PublishRequest, publish
+        from airflow_provider_dpone.publication.watch import Watch
+        from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
 
         with airflow_outcome():
             refresh = self.rendered_refresh()
             staged = self.staged_receipt(context, refresh)
             with bad_input():
                 waits = composition.waits(publish=self.publish_timeout)
-            with self.connected(context, refresh) as connected:
-                receipt = publish(
-                    connected.ports,
-                    connected.site,
-                    PublishRequest(
-                        staged.operation_id,
-                        Guards(self.allow_empty, self.min_rows, self.max_shrink),
-                        candidate_uuid=staged.candidate_uuid,
-                    ),
-                    waits,
-                )
+                in_worker = composition.patience_in_worker() if self._may_defer() else None
+            if watched is not None and watched.operation_id != staged.operation_id:
+                # Somebody staged anew meanwhile; what was waited for is another matter.
+                watched = None
+            deadline = time.time() + waits.publish if watched is None else watched.deadline
+            try:
+                with self.connected(context, refresh) as connected:
+                    receipt = publish(
+                        connected.ports,
+                        connected.site,
+                        PublishRequest(
+                            staged.operation_id,
+                            Guards(self.allow_empty, self.min_rows, self.max_shrink),
+                            patience=max(0.0, deadline - time.time()),
+                            candidate_uuid=staged.candidate_uuid,
+                            hand_over_after=in_worker,
+                            outcome=watched.outcome if watched is not None else None,
+                        ),
+                        waits,
+                    )
+            except HandedOver as handed:
+                # Counted from the dispatch at first, and from then on the same.
+                deadline = watched.deadline if watched is not None else math.ceil(time.time() + handed.left)
+                watch = Watch.of(handed.record, conn_id=refresh.clickhouse_conn_id, deadline=deadline)
+                if watched is not None and (watched.phase, watched.entry) == (watch.phase, watch.entry):
+                    # It is not in the record yet, and nobody may be able to read it again.
+                    watch = replace(watch, outcome=watched.outcome)
+                self.log.info("%s", handed.stop.message)
+                self._defer_until_woken(watch)
+            except Stopped as stopped:
+                again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+                if watched is None or in_worker is None or not again or deadline <= time.time():
+                    raise
+                # A retry would not know what the trigger saw, which nobody may be able to read again.
+                self.log.info("%s", stopped.stop.message)
+                self._defer_until_woken(watched)
             return for_xcom(receipt)
+
+    def _may_defer(self) -> bool:
+        if self.deferrable is not None:
+            return self.deferrable
+        from airflow.configuration import conf
+
+        return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+    def _defer_until_woken(self, watch: Watch) -> NoReturn:
+        from airflow_provider_dpone.triggers.publication import PublicationTrigger
+
+        left = max(0.0, watch.deadline - time.time())
+        self.defer(
+            trigger=PublicationTrigger.of(watch),
+            method_name="execute_complete",
+            # The trigger ends by itself at the deadline; this is for a time without any triggerer.
+            timeout=timedelta(seconds=left) + GRACE,
+        )

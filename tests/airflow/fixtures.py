@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.airflow.bench import CONN_ID, Bench
 from tests.airflow.harness import LocalAirflow
+from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -24,3 +26,21 @@ def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirfl
     shutil.copytree(DAGS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     with LocalAirflow(folder, triggerer=True) as airflow:
         yield airflow
+
+
+@pytest.fixture(scope="session")
+def connected_airflow(airflow_env: LocalAirflow, cluster: LocalCluster) -> LocalAirflow:
+    """The session's Airflow, connected to the session's cluster, whose control table exists."""
+    host, port = cluster.endpoints[0]
+    airflow_env.add_connection(
+        CONN_ID,
+        {"conn_type": "clickhouse", "host": host, "port": port, "login": APP_USER, "password": APP_PASSWORD},
+    )
+    done = airflow_env.cli("dpone", "init", "--conn-id", CONN_ID, "--cluster", CLUSTER_NAME)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return airflow_env
+
+
+@pytest.fixture
+def bench(connected_airflow: LocalAirflow, cluster: LocalCluster, database: str) -> Bench:
+    return Bench(connected_airflow, cluster, database)

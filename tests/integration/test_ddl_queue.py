@@ -223,6 +223,21 @@ def test_an_unknown_token_has_no_rows(sender: Sender) -> None:
     assert sender.queue.read("dpone1:none")[1] == ()
 
 
+@pytest.mark.parametrize("more", [1, 1_500], ids=["named", "more than a statement names"])
+def test_many_tokens_are_read_in_one_pass(sender: Sender, more: int) -> None:
+    ours = [sender.permit(), sender.permit()]
+    for permit in ours:
+        sender.queue.send(permit, sender.exchange(), permit.token)
+    unknown = [f"dpone1:test:publish:1:{n:032x}" for n in range(more)]
+    before = int(sender.cluster.scalar("SELECT toUnixTimestamp(now())"))
+    read_at, rows = sender.queue.read_many([*unknown, *(permit.token for permit in ours)])
+    assert before <= read_at <= before + 60
+    for permit in ours:
+        assert sorted(rows[permit.token], key=str) == sorted(sender.queue.read(permit.token)[1], key=str)
+        assert len(rows[permit.token]) == 2
+    assert {rows[token] for token in unknown} == {()}
+
+
 def test_two_entries_under_one_token_are_both_shown(sender: Sender) -> None:
     permit = sender.permit()
     sender.queue.send(permit, sender.exchange(), permit.token)

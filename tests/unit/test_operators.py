@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,21 +13,37 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator, TaskGroup, task_group
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    TaskDeferred,
+)
 
 from airflow_provider_dpone import ClusterRefresh, FileSource, SqlSource, TableStructure, cluster_refresh
 from airflow_provider_dpone.operators import CleanupOperator, PublishOperator, StageOperator
 from airflow_provider_dpone.operators.outcome import airflow_outcome, failure
+from airflow_provider_dpone.operators.publish import GRACE
 from airflow_provider_dpone.operators.xcom import for_xcom
 from airflow_provider_dpone.publication.receipt import STAGE_SCHEMA, StageReceipt, dump, load_stage_receipt
-from airflow_provider_dpone.publication.record import ContentDigest
+from airflow_provider_dpone.publication.record import AuthorityRecord, ContentDigest, Phase
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.watch import (
+    SeenOutcome,
+    Watch,
+    Why,
+    Woken,
+    dump_woken,
+    load_watch,
+)
 from airflow_provider_dpone.routes.cluster_refresh import (
     CleanedUp,
     CleanupRequest,
+    HandedOver,
     PublishRequest,
     StageRequest,
 )
+from tests.unit.builders import in_phase, receipt_of
 
 REFRESH = ClusterRefresh("ch", "analytics", "mart", "orders", max_source_bytes=1)
 SOURCE = SqlSource("SELECT 1 AS id")
@@ -381,6 +398,140 @@ def test_publish_hands_guards_and_the_staged_operation_to_the_route(
     assert request.operation_id == RECEIPT.operation_id
     assert (request.guards.allow_empty, request.guards.min_rows, request.guards.max_shrink) == (True, 3, 0.5)
     assert waits.publish == 7200
+
+
+# --- Deferral
+
+
+def bound() -> AuthorityRecord:
+    return in_phase(Phase.BOUND, operation_id=RECEIPT.operation_id)
+
+
+def handed(left: float = 100.0) -> HandedOver:
+    return HandedOver(Stop(Code.IN_PROGRESS, "The replicas are working."), bound(), left)
+
+
+def deferred(operator: PublishOperator, event: Any = None) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as caught:
+        _ = operator.execute(context()) if event is None else operator.execute_complete(context(), event)
+    return caught.value
+
+
+def test_publish_defers_on_what_is_bound_until_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    calls = replace_route(monkeypatch, "publish", handed(left=1_000))
+    before = time.time()
+    found = deferred(publish(staged=dump(RECEIPT), deferrable=True))
+    ((_, _, request, _),) = calls
+    assert (request.hand_over_after, request.outcome) == (15, None)
+    assert found.method_name == "execute_complete"
+    # Everything is in the trigger: some ways to run a task lose a deferral's own arguments.
+    assert not found.kwargs
+    watch = load_watch(found.trigger.watch)
+    assert watch is not None
+    assert watch == Watch.of(bound(), conn_id="ch", deadline=watch.deadline)
+    assert before + 1_000 <= watch.deadline <= time.time() + 1_001
+    assert found.timeout is not None
+    assert timedelta(seconds=1_000) < found.timeout <= timedelta(seconds=1_001) + GRACE
+
+
+def test_the_deadline_stays_over_deferrals_and_the_outcome_is_handed_to_the_route(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    calls = replace_route(monkeypatch, "publish", handed())
+    operator = publish(staged=dump(RECEIPT), deferrable=True, publish_timeout=timedelta(hours=9))
+    deadline = int(time.time()) + 50
+    watch = Watch.of(bound(), conn_id="ch", deadline=deadline)
+    outcome = SeenOutcome(watch.entry, watch.query_digest, receipt_of(bound()), 1_100)
+    event = dump_woken(Woken(Why.OUTCOME, replace(watch, outcome=outcome)))
+    found = deferred(operator, event)
+    ((_, _, request, _),) = calls
+    assert 48 < request.patience <= 50
+    assert request.outcome == outcome
+    # The record does not have it yet, so it is kept.
+    assert load_watch(found.trigger.watch) == replace(watch, outcome=outcome)
+    assert found.trigger.watch["deadline"] == deadline
+    assert found.timeout is not None
+    assert found.timeout <= timedelta(seconds=50) + GRACE
+
+
+def test_after_the_deadline_one_last_look_tells_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    calls = replace_route(
+        monkeypatch, "publish", Stopped(Stop(Code.IN_PROGRESS, "The replicas are working."))
+    )
+    watch = Watch.of(bound(), conn_id="ch", deadline=int(time.time()) - 1)
+    with pytest.raises(AirflowException, match="STILL RUNNING"):
+        publish(staged=dump(RECEIPT), deferrable=True).execute_complete(
+            context(), dump_woken(Woken(Why.DEADLINE, watch))
+        )
+    assert calls[0][2].patience == 0
+
+
+def test_a_worker_that_can_not_look_does_not_lose_what_the_trigger_saw(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    replace_route(monkeypatch, "publish", Stopped(Stop(Code.SERVER_UNAVAILABLE, "No host can be reached.")))
+    operator = publish(staged=dump(RECEIPT), deferrable=True)
+    watch = Watch.of(bound(), conn_id="ch", deadline=int(time.time()) + 50)
+    seen = replace(watch, outcome=SeenOutcome(watch.entry, watch.query_digest, receipt_of(bound()), 1_100))
+    found = deferred(operator, dump_woken(Woken(Why.OUTCOME, seen)))
+    assert load_watch(found.trigger.watch) == seen
+    # The first try of a task has nothing to lose: Airflow retries it.
+    with pytest.raises(AirflowException, match="No host can be reached"):
+        operator.execute(context())
+
+
+def test_what_holds_is_not_deferred_again(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    replace_route(monkeypatch, "publish", Stopped(Stop(Code.ENTRY_AMBIGUOUS, "Two entries.")))
+    watch = Watch.of(bound(), conn_id="ch", deadline=int(time.time()) + 50)
+    with pytest.raises(AirflowFailException, match="Two entries"):
+        publish(staged=dump(RECEIPT), deferrable=True).execute_complete(
+            context(), dump_woken(Woken(Why.CONTRADICTION, watch))
+        )
+
+
+@pytest.mark.parametrize("event", [None, "success", {"why": "unknown_watch", "watch": {"schema": "later"}}])
+def test_an_event_that_says_nothing_is_as_good_as_a_retry(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace, event: Any
+) -> None:
+    calls = replace_route(monkeypatch, "publish", RECEIPT)
+    answer = publish(staged=dump(RECEIPT), deferrable=True).execute_complete(context(), event)
+    assert answer == dump(RECEIPT)
+    request = calls[0][2]
+    assert request.outcome is None
+    assert 3_599 < request.patience <= 3_600
+
+
+def test_an_event_of_an_operation_that_was_staged_anew_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    calls = replace_route(monkeypatch, "publish", RECEIPT)
+    watch = Watch.of(in_phase(Phase.BOUND), conn_id="ch", deadline=int(time.time()) + 50)
+    seen = replace(watch, outcome=SeenOutcome(watch.entry, watch.query_digest, receipt_of(bound()), 1_100))
+    publish(staged=dump(RECEIPT)).execute_complete(context(), dump_woken(Woken(Why.OUTCOME, seen)))
+    assert calls[0][2].outcome is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "airflow", "hands_over"),
+    [(None, "False", False), (None, "True", True), (False, "True", False), (True, "False", True)],
+)
+def test_deferrable_is_what_airflow_says_unless_the_task_says_it(
+    monkeypatch: pytest.MonkeyPatch,
+    connected: SimpleNamespace,
+    argument: bool | None,
+    airflow: str,
+    hands_over: bool,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", airflow)
+    calls = replace_route(monkeypatch, "publish", RECEIPT)
+    publish(staged=dump(RECEIPT), deferrable=argument).execute(context())
+    assert calls[0][2].hand_over_after == (15 if hands_over else None)
 
 
 def test_a_receipt_for_another_table_is_refused(connected: SimpleNamespace) -> None:

@@ -36,7 +36,7 @@ def test_every_name_in_it_can_be_imported() -> None:
         assert named(entry["hook-class-name"]).conn_type == entry["connection-type"]
     for command in info["cli"]:
         assert callable(named(command))
-    for part in ("operators", "hooks"):
+    for part in ("operators", "hooks", "triggers"):
         for entry in info[part]:
             for module in entry["python-modules"]:
                 import_module(module)

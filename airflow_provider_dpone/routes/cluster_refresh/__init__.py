@@ -8,7 +8,7 @@ command line and the simulator run this same code.
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanedUp, CleanupRequest, cleanup
 from airflow_provider_dpone.routes.cluster_refresh._common import Site, Waits
 from airflow_provider_dpone.routes.cluster_refresh._explain import TargetStatus, explain, target_status
-from airflow_provider_dpone.routes.cluster_refresh._publish import PublishRequest, publish
+from airflow_provider_dpone.routes.cluster_refresh._publish import HandedOver, PublishRequest, publish
 from airflow_provider_dpone.routes.cluster_refresh._resolve import (
     Ended,
     OperatorRequest,
@@ -21,6 +21,7 @@ __all__ = [
     "CleanedUp",
     "CleanupRequest",
     "Ended",
+    "HandedOver",
     "OperatorRequest",
     "PublishRequest",
     "Site",

@@ -86,9 +86,14 @@ class Pause:
         self.started = self.ports.clock.monotonic()
         self.pause = self.waits.poll_first
 
+    @property
+    def left(self) -> float:
+        """How many seconds are left; not positive when the time is up."""
+        return self.started + self.seconds - self.ports.clock.monotonic()
+
     def over(self) -> bool:
         """Sleep once and return ``False``, or return ``True`` when the time is up."""
-        left = self.started + self.seconds - self.ports.clock.monotonic()
+        left = self.left
         if left <= 0:
             return True
         self.ports.clock.sleep(min(self.pause, left))

@@ -15,7 +15,13 @@ from airflow_provider_dpone.publication.decide import (
     decide_publication,
 )
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.queue import Contradictory, QueueState, read_queue
+from airflow_provider_dpone.publication.queue import (
+    Contradictory,
+    NotSeen,
+    QueueState,
+    Terminal,
+    read_queue,
+)
 from airflow_provider_dpone.publication.receipt import (
     PublicationReceipt,
     SettledReceipt,
@@ -23,10 +29,12 @@ from airflow_provider_dpone.publication.receipt import (
 )
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
+    Dispatch,
     Phase,
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.watch import SeenOutcome
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -45,6 +53,9 @@ from airflow_provider_dpone.routes.ports import (
     Ports,
 )
 
+_WAITS_WITHOUT_WORKER = frozenset({Phase.BOUND, Phase.TERMINAL})
+"""The phases with a bound queue entry and without proof."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
@@ -52,12 +63,31 @@ class PublishRequest:
 
     :ivar candidate_uuid: of the candidate that was staged, and that checks in between have seen.
     :ivar patience: how long to wait in this call for the replicas, in seconds; ``Waits.publish`` at most.
+    :ivar hand_over_after: after how many seconds of waiting somebody else may wait (:class:`HandedOver`);
+        ``None``: never.
+    :ivar outcome: what was read about the queue entry while no worker waited. It counts only where the queue
+        doesn't show the entry any more.
     """
 
     operation_id: str
     guards: Guards = field(default_factory=Guards)
     patience: float | None = None
     candidate_uuid: str | None = None
+    hand_over_after: float | None = None
+    outcome: SeenOutcome | None = None
+
+
+class HandedOver(Stopped):
+    """Not proven yet, but the queue entry is bound in the record: waiting needs no worker.
+
+    :ivar record: the record as it stands.
+    :ivar left: for how many seconds it may be waited on.
+    """
+
+    def __init__(self, stop: Stop, record: AuthorityRecord, left: float) -> None:
+        super().__init__(stop)
+        self.record = record
+        self.left = left
 
 
 def publish(
@@ -67,6 +97,7 @@ def publish(
 
     :raises Stopped: not proven. ``IN_PROGRESS`` and ``NOT_OBSERVED`` mean that waiting longer may prove
         it; nothing is ever sent again.
+    :raises HandedOver: as asked for by ``request.hand_over_after``; another call goes on later.
     """
     observation = ports.catalog.observe([site.target.table])
     stored = require_record(observation, site.target)
@@ -127,6 +158,7 @@ class _Publication:
         patience = self.waits.publish if wanted is None else min(wanted, self.waits.publish)
         dispatch_pause: Pause | None = None
         outcome_pause = Pause(ports, patience, self.waits)
+        hand_over_pause = self._hand_over_pause(patience)
         said = ""
         while True:
             record = self.stored.record
@@ -164,6 +196,7 @@ class _Publication:
                 case step.DispatchSwap():
                     self._dispatch()
                     outcome_pause = Pause(ports, patience, self.waits)
+                    hand_over_pause = self._hand_over_pause(patience)
                 case step.Rearm():
                     ports.log("The last try provably sent nothing; the dispatch is prepared again.")
                     self._move(transitions.rearmed(record, now=self._now()))
@@ -189,10 +222,14 @@ class _Publication:
                     pause = outcome_pause
                     if record.phase is Phase.PREPARED:
                         pause = dispatch_pause = dispatch_pause or Pause(ports, self.waits.ready, self.waits)
+                    elif record.phase in _WAITS_WITHOUT_WORKER and hand_over_pause is not None:
+                        pause = hand_over_pause
                     if stop.message != said:
                         said = stop.message
                         ports.log(stop.message)
                     if pause.over():
+                        if pause is hand_over_pause and (left := outcome_pause.left) > 0:
+                            raise HandedOver(stop, record, left)
                         raise Stopped(stop)
                     self.observation, self.queue = None, None
                     if record.phase is Phase.PREPARED:
@@ -215,6 +252,10 @@ class _Publication:
                     return publication_receipt(record, replayed=self.replayed, warnings=self._warnings())
                 case _:
                     assert_never(decided)
+
+    def _hand_over_pause(self, patience: float) -> Pause | None:
+        after = self.request.hand_over_after
+        return None if after is None else Pause(self.ports, min(after, patience), self.waits)
 
     def _read(self, wanted: step.VerifyContent | step.ReadCatalogs | step.ReadQueue) -> Stop | None:
         """Read what the decision needs. Once a statement was sent, a read that fails is waited for."""
@@ -294,11 +335,19 @@ class _Publication:
             statement=swap(record),
             inventory=inventory,
         )
+        if isinstance(self.queue, NotSeen) and (known := self._known_outcome(dispatch)) is not None:
+            self.ports.log(f"Queue entry {known.entry} is gone; its outcome was read before that.")
+            self.queue = known
         self.permit_unused = (
             record.phase is Phase.DISPATCHING
             and not rows
             and self.ports.evidence.permit_unused(record.operation_id, dispatch.epoch, self.stored.write_id)
         )
+
+    def _known_outcome(self, dispatch: Dispatch) -> Terminal | None:
+        """Return what was read while the queue still remembered: the only outcome that there is, then."""
+        outcome = self.request.outcome
+        return None if outcome is None else outcome.terminal(dispatch, self.stored.record.replicas)
 
     def _move(self, record: AuthorityRecord) -> bool:
         """Store a move that needs no permit; ``False`` if another worker wrote first. Go on from what is stored."""

@@ -70,6 +70,11 @@ with dag("refresh_kept"):
         group_id="kept", refresh=refresh("kept", retain_predecessor=timedelta(seconds=12)), source=ROWS
     )
 
+with dag("refresh_deferred"):
+    cluster_refresh(
+        group_id="late", refresh=refresh("late"), source=ROWS, publish_kwargs={"deferrable": True}
+    )
+
 with dag("refresh_first_try_lost"):
 
     class Forgetful(StageOperator):

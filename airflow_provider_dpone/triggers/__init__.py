@@ -1,0 +1,1 @@
+"""What waits in Airflow's triggerer. Triggers read, and change nothing on any server."""

@@ -1,0 +1,45 @@
+"""A publication that waits in the triggerer, on a real scheduler, a real triggerer and a real cluster."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from tests.airflow.bench import DROP, SWAP, Bench
+from tests.cluster.client import wait_until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.cluster]
+
+DAG_ID = "refresh_deferred"
+PUBLISH = "late.publish"
+DEFERRED_WITHIN = 90.0
+
+
+def test_a_late_replica_is_waited_for_in_the_triggerer_and_the_swap_is_sent_once(bench: Bench) -> None:
+    bench.run(DAG_ID, rows=10)
+    since = bench.cluster.last_statement()
+    late = bench.cluster.hold_execution(2, "EXCHANGE")
+    run_id = f"{DAG_ID}-{uuid4().hex[:8]}"
+    bench.airflow.trigger(DAG_ID, run_id, {"database": bench.database, "rows": 20})
+    bench.airflow.wait_task(DAG_ID, run_id, PUBLISH, ["deferred"], DEFERRED_WITHIN)
+    assert (late.hits, bench.sent(SWAP, since), bench.rows("late")) == (1, 1, [20, 10])
+
+    # The triggerer looks, and what it sees is in the task's log.
+    wait_until(lambda: "s1/r1 finished, s1/r2 in progress" in bench.log(DAG_ID, run_id, PUBLISH), timeout=60)
+    bench.airflow.restart("triggerer")
+    assert bench.airflow.task_instance(DAG_ID, run_id, PUBLISH).state == "deferred"
+    late.release()
+    bench.wait(DAG_ID, run_id)
+
+    published = bench.receipt(DAG_ID, run_id, PUBLISH)
+    assert (published["statement"], published["state"], published["replayed"]) == (
+        "EXCHANGE",
+        "COMMITTED",
+        False,
+    )
+    assert [replica["content_match"] for replica in published["replicas"]] == [True, True]
+    assert bench.rows("late") == [20, 20]
+    assert (bench.sent(SWAP, since), bench.sent(DROP, since)) == (1, 1)
+    assert bench.tries(DAG_ID, run_id, PUBLISH) == 1
+    assert "Woken: outcome." in bench.log(DAG_ID, run_id, PUBLISH)
