@@ -102,6 +102,11 @@ def connect(
     """
     target = Target(refresh.cluster, refresh.database, refresh.table)
     with bad_input():
+        if refresh.replication_mode != "internal":
+            raise ValueError(
+                "replication_mode='external' is not available in this release: it refreshes tables that "
+                "replicate themselves (internal_replication=true)"
+            )
         control = control_table()
         trail = evidence(refresh.cluster, writer=writer, about=about)
     with server(refresh.clickhouse_conn_id) as connection:

@@ -113,6 +113,8 @@ def cluster_checks(
         f"The control table doesn't exist on {', '.join(missing)}.",
         f"Run `airflow dpone init --conn-id ... --cluster {cluster}` once.",
     )
+    if missing:
+        return
     other = _where(observation, lambda f: f.control.structure not in (None, control_structure))
     yield check(
         "the control table has its structure",

@@ -181,7 +181,7 @@ SHOWN: Final = "cluster-full-refresh-receipt.v1"
 
 def test_the_demo_says_what_the_readme_shows() -> None:
     demo = (CHECKOUT / "scripts" / "lib" / "demo.py").read_text()
-    [shown] = blocks((CHECKOUT / "README.md").read_text(), "text")
+    shown = next(blocks((CHECKOUT / "README.md").read_text(), "text"))
     facts = re.findall(r"^  ✓ (.+)$", shown, re.MULTILINE)
     assert len(facts) > 10
     for fact in facts:
