@@ -13,7 +13,13 @@ from airflow_provider_dpone.publication import decide_resolve as resolve_step
 from airflow_provider_dpone.publication.admission import Slot
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal
-from airflow_provider_dpone.publication.record import Dispatch, HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    Dispatch,
+    HostReceipt,
+    Phase,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import _cleanup as cleanup
@@ -218,6 +224,7 @@ def clean_up_before_the_proof() -> Iterator[None]:
 
     real_retaining = transitions.retaining
     with (
+        mock.patch.object(AuthorityRecord, "published", property(lambda _: True)),
         mock.patch.object(cleanup, "decide_cleanup", early),
         mock.patch.object(transitions, "retaining", retaining),
     ):
