@@ -127,6 +127,7 @@ class PublishOperator(StagedOperator):
                             candidate_uuid=staged.candidate_uuid,
                             hand_over_after=in_worker,
                             outcome=watched.outcome if watched is not None else None,
+                            awaited=watched is not None,
                         ),
                         waits,
                     )

@@ -59,6 +59,19 @@ def test_a_bound_publication_is_handed_over_and_another_call_finishes_it() -> No
     assert (site.phase(), site.swaps()) == (Phase.COMMITTED, 1)
 
 
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_proof_that_somebody_else_recorded_meanwhile_is_no_replay_for_who_waited(awaited: bool) -> None:
+    site = Site()
+    staged = site.stage(0)
+    handed = handed_over(site, staged)
+    site.world.heal()
+    publish_with(site, staged)
+    event = woken(site, Watch.of(handed.record, conn_id="ch", deadline=2_000))
+    assert event is not None
+    assert event.why is Why.RECORD
+    assert publish_with(site, staged, awaited=awaited).replayed is not awaited
+
+
 def test_what_is_not_bound_is_never_handed_over() -> None:
     site = Site()
     staged = site.stage(0)

@@ -67,6 +67,8 @@ class PublishRequest:
         ``None``: never.
     :ivar outcome: what was read about the queue entry while no worker waited. It counts only where the queue
         doesn't show the entry any more.
+    :ivar awaited: an earlier call of this task waited for this proof in vain, so whoever recorded it meanwhile,
+        the answer is no replay.
     """
 
     operation_id: str
@@ -75,6 +77,7 @@ class PublishRequest:
     candidate_uuid: str | None = None
     hand_over_after: float | None = None
     outcome: SeenOutcome | None = None
+    awaited: bool = False
 
 
 class HandedOver(Stopped):
@@ -154,6 +157,7 @@ class _Publication:
 
     def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
+        self.replayed = not self.request.awaited
         wanted = self.request.patience
         patience = self.waits.publish if wanted is None else min(wanted, self.waits.publish)
         dispatch_pause: Pause | None = None
