@@ -163,7 +163,8 @@ def test_a_sleeping_worker_that_wakes_after_a_resolve_publishes_nothing(
         live = site.uuids()
         sleeping.wake.set()
         sleeper.join(60)
-    assert [reply.exception_code for reply in sleeping.replies] == [60]
+    # The RENAME of a first publication meets a target that the next run has published since.
+    assert [reply.exception_code for reply in sleeping.replies] == [57 if first else 60]
     assert ended[0].code in (Code.SUPERSEDED, Code.CAS_CONFLICT)
     assert site.uuids() == live
     assert site.counts() == [5, 5]
