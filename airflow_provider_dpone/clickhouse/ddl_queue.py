@@ -142,7 +142,9 @@ class DdlQueue:
                 before_send=use_permit,
             )
         except ServerError as error:
-            refused = error.code in REFUSED_BEFORE_QUEUEING and not error.remote_host_error
+            # Only the server's own words count: a proxy may have put others in their place.
+            said = error.mentions(f"Code: {error.code}. DB::Exception")
+            refused = error.code in REFUSED_BEFORE_QUEUEING and said and not error.remote_host_error
             return Reply(answered=True, exception_code=error.code, name=error.name, refused=refused)
         except ReplyLost:
             return Reply(answered=False, exception_code=None)

@@ -251,13 +251,6 @@ def admit_request(
     if stored is None:
         return slot
     record = stored.record
-    if len(record.retained) > MAX_RETAINED - 2:
-        # One more for the predecessor, and one for a candidate that may be given up: none is ever forgotten.
-        return Stop(
-            Code.TOO_MANY_RETAINED,
-            f"{len(record.retained)} replaced tables of {record.database}.{record.table} are still kept.",
-            facts={"retained": [item.name for item in record.retained]},
-        )
     if record.operation_id == request.operation_id:
         if record.phase is Phase.PREPARED:
             return Resume(stored)
@@ -284,6 +277,21 @@ def admit_request(
             facts={"order_key": request.order_key, "published_order_key": record.published_order_key},
         )
     return slot
+
+
+def no_room(stored: StoredRecord | None) -> Stop | None:
+    """Return a stop if so many tables are kept that one more could not be listed: none is ever forgotten.
+
+    One place is for the predecessor, and one for a candidate that may be given up.
+    """
+    if stored is None or len(stored.record.retained) <= MAX_RETAINED - 2:
+        return None
+    record = stored.record
+    return Stop(
+        Code.TOO_MANY_RETAINED,
+        f"{len(record.retained)} replaced tables of {record.database}.{record.table} are still kept.",
+        facts={"retained": [item.name for item in record.retained]},
+    )
 
 
 def busy(record: AuthorityRecord) -> Stop:
@@ -328,15 +336,12 @@ def moved_since(observation: Observation, table: str, slot: Slot) -> Stop | None
 
 
 def _only_cleaned(before: StoredRecord | None, found: StoredRecord | None) -> bool:
-    """Tell whether the same ended operation was only cleaned up meanwhile: the slot is as free as it was."""
+    """Tell whether the same operation was only cleaned up meanwhile: the slot is as free as it was."""
     if before is None or found is None:
         return False
     then, now = before.record, found.record
-    return (
-        then.ended
-        and now.ended
-        and (then.operation_id, then.fence_token) == (now.operation_id, now.fence_token)
-    )
+    same = (then.operation_id, then.fence_token) == (now.operation_id, now.fence_token)
+    return same and (then.phase is now.phase or (then.ended and now.ended))
 
 
 def _identity_reused(phase: str, at: int) -> Stop:

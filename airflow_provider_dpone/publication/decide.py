@@ -216,12 +216,15 @@ def _before_dispatch(s: Situation, record: AuthorityRecord) -> Step:
         return Hold(stop)
     if s.content is None:
         return VerifyContent()
-    if stop := _content_differs(record, s.content):
-        return Hold(stop)
     # The catalogs are read after the content, so that nothing slow stands between them and the swap.
     if s.observation is None or s.observation.sequence <= s.content.sequence:
         return ReadCatalogs()
     stop = not_dispatchable(s.stored, s.observation)
+    if stop is not None and stop.code is Code.CAS_CONFLICT:
+        # Another worker went on: what has the candidate's name now says nothing about the candidate.
+        return Wait(stop)
+    if differs := _content_differs(record, s.content):
+        return Hold(differs)
     if stop is None:
         return DispatchSwap()
     if stop.code is Code.TARGET_MOVED:

@@ -20,7 +20,13 @@ from airflow_provider_dpone.publication.queue import (
     Terminal,
     Unreadable,
 )
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, Retained, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    DROP_PHASES,
+    AuthorityRecord,
+    Phase,
+    Retained,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.stop import Category, Code, Stop
 
 MOST_DROPS = 3
@@ -105,7 +111,7 @@ def decide_cleanup(s: CleanupSituation) -> CleanupStep:
     record = s.stored.record
     if record.phase is Phase.COMMITTED:
         return _end(s, record)
-    if not record.ended:
+    if record.phase not in DROP_PHASES:
         return Hold(
             Stop(
                 Code.NOT_COMMITTED,
@@ -167,6 +173,8 @@ def _drop(s: CleanupSituation, record: AuthorityRecord, item: Retained) -> Clean
         return FinishDrop(item)
     if stop := _live_unhealthy(record, s.observation):
         return _later(item, stop)
+    if s.sent.get(item.name, 0) and isinstance(queue, NotSeen):
+        return WaitForDrop(item, _cleanup_pending(record, item, "its drop is not seen in the queue yet"))
     if s.sent.get(item.name, 0) >= MOST_DROPS:
         pending = _cleanup_pending(record, item, f"it is still there on {', '.join(present)}", queue)
         return Keep(((item, pending),))
@@ -239,6 +247,16 @@ def _live_unhealthy(record: AuthorityRecord, observation: Observation) -> Stop |
     return None
 
 
+_TOO_LARGE_TO_DROP = (
+    "Nothing is at risk. The server guards large tables: set max_table_size_to_drop in the connection's "
+    "session_settings, or have an administrator drop the table."
+)
+
+
+def _is_size_limit(facts: Mapping[str, int]) -> bool:
+    return facts["exception_code"] == 359
+
+
 def _cleanup_pending(
     record: AuthorityRecord, item: Retained, why: str, queue: QueueState | None = None
 ) -> Stop:
@@ -253,4 +271,5 @@ def _cleanup_pending(
         f"is not dropped yet: {why}.",
         facts={"table": item.name, "uuid": item.generation.uuid},
         replicas=codes,
+        next_action=_TOO_LARGE_TO_DROP if any(_is_size_limit(facts) for facts in codes.values()) else "",
     )

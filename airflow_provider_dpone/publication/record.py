@@ -59,6 +59,9 @@ class Phase(StrEnum):
 
 
 END_PHASES = frozenset({Phase.COMPLETED, Phase.COMPLETED_RETAINING, Phase.ABORTED})
+DROP_PHASES = END_PHASES | {Phase.PREPARED}
+"""Phases in which listed tables may be dropped: no statement that names one of them can be on its way."""
+
 PUBLISHED_PHASES = frozenset({Phase.COMMITTED, Phase.COMPLETED, Phase.COMPLETED_RETAINING})
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from airflow_provider_dpone.publication.identity import correlation_token, parked_name
 from airflow_provider_dpone.publication.record import (
-    END_PHASES,
+    DROP_PHASES,
     AuthorityRecord,
     Dispatch,
     HostReceipt,
     Phase,
     Retained,
+    encode,
 )
 
 KEEP_PARKED = 24 * 3600
@@ -41,6 +42,8 @@ def rearmed(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
     The epoch stays, so that the next dispatch claims a higher one.
     """
     _require(record, Phase.DISPATCHING)
+    if record.disarming:
+        raise ValueError("an operation that is being resolved is not prepared again")
     return record.moved(phase=Phase.PREPARED, publication=None, changed_at=now)
 
 
@@ -133,6 +136,23 @@ def kept(record: AuthorityRecord, *, drop_after: int) -> tuple[Retained, ...]:
     return (*record.retained, candidate)
 
 
+def require_room(record: AuthorityRecord) -> None:
+    """Refuse to prepare a record that could outgrow its bound later: a swap that was sent has to be recorded.
+
+    :raises Stopped: ``RECORD_TOO_LARGE``.
+    """
+    now = record.changed_at
+    grown = dispatching(record, nonce="0" * 32, now=now, live_rows=record.live_rows)
+    receipt = tuple(HostReceipt(alias, 65_535) for alias in record.replicas)
+    grown = disarming(grown, nonce="0" * 32, now=now)
+    grown = disarmed(grown, entry="query-" + "9" * 10, query_digest="0" * 64, receipt=receipt, now=now)
+    grown = committed(grown, entry="query-" + "9" * 10, query_digest="0" * 64, receipt=receipt, now=now)
+    grown = retaining(grown, drop_after=now, now=now)
+    for item in grown.retained:
+        grown = dropping(grown, item.name, nonce="0" * 32, now=now)
+    encode(grown, "0" * 32)
+
+
 def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> AuthorityRecord:
     """COMMITTED -> an end phase: the slot is free, the predecessor is listed by name and UUID."""
     _require(record, Phase.COMMITTED)
@@ -149,7 +169,7 @@ def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> Authorit
 
 def dropping(record: AuthorityRecord, name: str, *, nonce: str, now: int) -> AuthorityRecord:
     """Claim the drop of one retained predecessor under the next epoch."""
-    _require(record, *END_PHASES)
+    _require(record, *DROP_PHASES)
     epoch = record.dispatch_epoch + 1
     item = _retained(record, name)
     drop = Dispatch(correlation_token(item.operation_id, "drop", epoch, nonce), epoch)
@@ -163,7 +183,7 @@ def dropping(record: AuthorityRecord, name: str, *, nonce: str, now: int) -> Aut
 
 def dropped(record: AuthorityRecord, name: str, *, now: int) -> AuthorityRecord:
     """Strike a predecessor that is proven absent on every replica off the list."""
-    _require(record, *END_PHASES)
+    _require(record, *DROP_PHASES)
     retained = tuple(r for r in record.retained if r.name != name)
     phase = Phase.COMPLETED if record.phase is Phase.COMPLETED_RETAINING and not retained else record.phase
     return record.moved(phase=phase, retained=retained, changed_at=now)

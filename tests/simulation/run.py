@@ -359,7 +359,7 @@ class History:
         if op.task == 1 and table.uuid == op.staged.candidate_uuid:
             replica.tables[op.staged.candidate] = replace(table, rows=table.rows - 1)
         if op.task == 2:
-            foreign = f"f0000000-0000-4000-8000-{self._nonce():012x}"
+            foreign = f"ffffffff-0000-4000-8000-{self._nonce():012x}"
             self.strangers.add(foreign)
             replica.tables[op.staged.candidate] = replace(table, uuid=foreign)
 

@@ -63,7 +63,7 @@ class Site:
     def __post_init__(self) -> None:
         self.world.seed("orders", OLD)
 
-    def worker(self, choose: Callable[[str], Fault] = no_fault, kind: type[Worker] = Worker) -> Worker:
+    def worker(self, choose: Callable[[str], Fault] = no_fault, kind: type[Worker] = Worker) -> Any:
         return kind(self.world, self.trail, choose, self._nonce)
 
     def ports(self, worker: Worker, **changes: Any) -> Ports:

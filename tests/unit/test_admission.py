@@ -230,13 +230,25 @@ def test_nothing_moved() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [None, stored(record(), version=6), stored(record(), write_id="other")],
-    ids=["record gone", "another version", "another write"],
+    [
+        None,
+        stored(record(fence_token="0" * 32), version=6),
+        stored(record(operation_id="other"), version=6),
+        stored(in_phase(Phase.DISPATCHING), version=6),
+    ],
+    ids=["record gone", "staged anew", "another operation", "dispatched"],
 )
 def test_a_record_that_moved_while_staging(found: StoredRecord | None) -> None:
     stop = moved_since(observation(found, PENDING, PENDING), "orders", SLOT)
     assert stop is not None
     assert stop.code is Code.TARGET_MOVED
+
+
+@pytest.mark.parametrize("of", [record(), in_phase(Phase.COMPLETED_RETAINING)])
+def test_a_record_that_was_only_cleaned_up_meanwhile_has_not_moved(of: AuthorityRecord) -> None:
+    slot = Slot(stored(of), generation(OLD.uuid), 10)
+    found = stored(replace(of, retained=()), version=7, write_id="w7")
+    assert moved_since(observation(found, PENDING, PENDING), "orders", slot) is None
 
 
 @pytest.mark.parametrize(

@@ -336,14 +336,14 @@ def test_the_setting_that_the_server_adds_is_no_difference() -> None:
 
 def test_another_value_of_that_setting_is_a_difference() -> None:
     (difference,) = differences(table(), table("ORDER BY a SETTINGS index_granularity = 1"))
-    assert str(difference) == "setting `index_granularity`: 1 was added"
+    assert str(difference) == "setting `index_granularity` was added"
     (missing,) = differences(table("ORDER BY a SETTINGS index_granularity = 8192"), table())
-    assert str(missing) == "setting `index_granularity`: 8192 is missing"
+    assert str(missing) == "setting `index_granularity` is missing"
 
 
-def test_a_changed_clause_says_both_texts() -> None:
+def test_a_changed_clause_is_named_without_its_sql() -> None:
     (difference,) = differences(table("ORDER BY a"), table("ORDER BY b"))
-    assert str(difference) == "ORDER BY: a became b"
+    assert str(difference) == "ORDER BY is another one"
 
 
 def test_the_normalized_engine_has_its_clauses_and_no_place_in_keeper() -> None:

@@ -90,8 +90,16 @@ def test_dispatch_only_when_every_replica_is_pending_and_ready() -> None:
     ids=["a replica missing", "fewer rows", "another sum", "changed everywhere"],
 )
 def test_content_that_is_not_what_was_staged_holds(digests: Mapping[str, ContentDigest]) -> None:
-    decided = decide_publication(situation(PREPARED, content=ContentCheck(5, digests)))
+    look = seen(PREPARED, PENDING, PENDING)
+    decided = decide_publication(situation(PREPARED, content=ContentCheck(5, digests), observation=look))
     assert stop_of(decided, step.Hold).code is Code.CONTENT_DIFFERS
+
+
+def test_content_under_a_name_that_another_worker_swapped_says_nothing() -> None:
+    look = seen(PREPARED, COMMITTED, COMMITTED)
+    wrong = ContentCheck(5, {"s1/r1": replace(CONTENT, rows=1), "s1/r2": replace(CONTENT, rows=1)})
+    decided = decide_publication(situation(PREPARED, content=wrong, observation=look))
+    assert stop_of(decided, step.Wait).code is Code.CAS_CONFLICT
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,16 @@ def situation(of: AuthorityRecord, *shown: Any, now: int = 2_000, **facts: Any) 
     return CleanupSituation(stored=stored(of), now=now, observation=look, **facts)
 
 
-@pytest.mark.parametrize("phase", [Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL])
+def test_tables_kept_by_a_prepared_record_are_dropped_but_never_its_candidate() -> None:
+    prepared = in_phase(Phase.PREPARED, retained=(replace(KEPT.retained[0], name="orders__dpone_older"),))
+    shown = {"orders": OLD, "orders__dpone_1": NEW, "orders__dpone_older": FOREIGN}
+    item = replace(prepared.retained[0], generation=FOREIGN.generation)
+    prepared = replace(prepared, retained=(item,))
+    assert decide_cleanup(situation(prepared, shown, shown)) == step.DispatchDrop(item)
+    assert decide_cleanup(situation(in_phase(Phase.PREPARED), shown, shown)) == step.Idle(None)
+
+
+@pytest.mark.parametrize("phase", [Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL])
 def test_nothing_is_cleaned_before_the_commit_is_proven(phase: Phase) -> None:
     decided = decide_cleanup(situation(in_phase(phase), COMMITTED, COMMITTED))
     assert isinstance(decided, Hold)

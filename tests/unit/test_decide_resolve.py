@@ -184,6 +184,11 @@ def test_a_swap_that_may_still_run_is_never_closed() -> None:
     assert closed.retained[-1].drop_after == 1_100 + transitions.KEEP_PARKED
 
 
+def test_an_operation_that_is_being_resolved_is_never_prepared_again() -> None:
+    with pytest.raises(ValueError, match="being resolved"):
+        transitions.rearmed(disarming(), now=1_100)
+
+
 # What people are told.
 
 

@@ -389,6 +389,12 @@ def test_the_first_two_commands_of_the_readme() -> None:
 
 
 @ANY_PAGE
+def test_a_semicolon_ends_no_line_of_a_diagram(page: Path) -> None:
+    """Mermaid takes it for the end of a statement and then shows no diagram at all."""
+    assert [block for block in blocks(page.read_text(), "mermaid") if ";" in block] == []
+
+
+@ANY_PAGE
 def test_json_can_be_read(page: Path) -> None:
     for block in blocks(page.read_text(), "json"):
         json.loads(block)

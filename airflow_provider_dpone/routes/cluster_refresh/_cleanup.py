@@ -19,6 +19,7 @@ from airflow_provider_dpone.publication.receipt import (
 )
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
+    Phase,
     StoredRecord,
 )
 from airflow_provider_dpone.publication.statement import Drop
@@ -70,23 +71,32 @@ def cleanup(ports: Ports, site: Site, request: CleanupRequest, waits: Waits) -> 
     if record.operation_id != request.operation_id:
         # A later operation has the slot; it took over what was left to drop.
         return CleanedUp(answer_settled(record, request.operation_id), None)
+    if not record.published:
+        raise Stopped(_not_committed(record))
     complete = not record.retained and record.candidate == request.candidate
     stored, now, next_due = clean(
         ports, site, stored, waits, observation.server_time, observation if complete else None
     )
     if stored.record.operation_id != request.operation_id:
         return CleanedUp(answer_settled(stored.record, request.operation_id), None)
-    if not stored.record.published:
-        raise Stopped(
-            Stop(
-                Code.NOT_COMMITTED,
-                f"{site.target}: this operation was given up before it was published; there is nothing to clean up.",
-                next_action="Nothing to repair. Run the DAG again if this data must go live.",
-                facts={"phase": stored.record.phase.value},
-            )
-        )
     receipt = publication_receipt(stored.record, replayed=False)
     return CleanedUp(receipt, None if next_due is None else max(0, next_due - now))
+
+
+def _not_committed(record: AuthorityRecord) -> Stop:
+    name = f"{record.database}.{record.table}"
+    if record.phase is Phase.ABORTED:
+        return Stop(
+            Code.NOT_COMMITTED,
+            f"{name}: this operation was given up before it was published; there is nothing to clean up.",
+            next_action="Nothing to repair. Run the DAG again if this data must go live.",
+            facts={"phase": record.phase.value},
+        )
+    return Stop(
+        Code.NOT_COMMITTED,
+        f"{name}: the publication is {record.phase}, not proven committed.",
+        facts={"phase": record.phase.value},
+    )
 
 
 def free_slot(ports: Ports, site: Site, stored: StoredRecord) -> None:
@@ -176,7 +186,8 @@ def clean(
                     if item.operation_id == operation_id:
                         raise Stopped(stop)
                     ports.log(f"{site.target}: {item.name} is kept for now. {stop.message}")
-                return stored, now, None
+                later = [item.drop_after for item in record.retained if item.drop_after > now]
+                return stored, now, min(later, default=None)
             case Hold(stop):
                 raise Stopped(stop)
             case step.Idle(next_due):
@@ -188,6 +199,7 @@ def clean(
             pause = Pause(ports, waits.cleanup, waits)
         observation, queue, queue_of = None, None, None
         if written is None:
+            ports.clock.sleep(waits.poll_first)
             found = ports.catalog.observe([record.table]).record
             if found is None:
                 raise Stopped(Stop(Code.CONTROL_TABLE_LOST, f"{site.target} has no record any more."))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import (
     admit_cluster,
     admit_target,
@@ -19,6 +20,7 @@ from airflow_provider_dpone.publication.receipt import (
     settled_receipt,
 )
 from airflow_provider_dpone.publication.record import (
+    DROP_PHASES,
     MAX_SETTLED,
     AuthorityRecord,
     Dispatch,
@@ -206,6 +208,9 @@ def send_once(
             _note_unused(ports, record, dispatch, write_id)
     if reply.refused:
         _note_unused(ports, record, dispatch, write_id)
+        # That a disarming was refused says nothing about the swap, which may have been sent.
+        if record.phase is Phase.DISPATCHING and not record.disarming:
+            _rearm(ports, claimed)
         raise Stopped(
             Stop(
                 Code.STATEMENT_REFUSED,
@@ -219,6 +224,14 @@ def send_once(
     elif reply.exception_code:
         ports.log(f"The server answered with code {reply.exception_code} {reply.name}; the queue decides.")
     return claimed
+
+
+def _rearm(ports: Ports, claimed: StoredRecord) -> None:
+    """Give the slot back at once; the note lets others do it, should this fail."""
+    try:
+        write(ports, claimed, transitions.rearmed(claimed.record, now=claimed.record.changed_at))
+    except Stopped as stopped:
+        ports.log(f"The record still says that a statement may be on its way: {stopped.stop.message}")
 
 
 def _note_unused(ports: Ports, record: AuthorityRecord, dispatch: Dispatch, write_id: str) -> None:
@@ -325,7 +338,7 @@ def require_all_read(observation: Observation) -> None:
 
 
 def drops_due(stored: StoredRecord, observation: Observation) -> bool:
-    return stored.record.ended and any(
+    return stored.record.phase in DROP_PHASES and any(
         item.drop is not None or item.drop_after <= observation.server_time for item in stored.record.retained
     )
 

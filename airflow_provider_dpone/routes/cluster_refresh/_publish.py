@@ -73,15 +73,6 @@ def publish(
     record = stored.record
     if record.operation_id != request.operation_id:
         return answer_settled(record, request.operation_id)
-    if request.candidate_uuid not in (None, record.desired.uuid):
-        raise Stopped(
-            Stop(
-                Code.SUPERSEDED,
-                f"{site.target}: another try of the stage task staged anew after this task got its receipt, so "
-                "what was checked in between is not what would go live.",
-                next_action="Clear the tasks behind the stage task, so that they see its present output.",
-            )
-        )
     if record.phase is Phase.PREPARED:
         # Once a statement was sent, a replica that is away is waited for, not refused.
         observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
@@ -90,15 +81,26 @@ def publish(
     return _Publication(ports, site, request, waits, stored, observation.sequence).run()
 
 
-def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> None:
+def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> Stop | None:
     """Prove a dispatched operation whose own task may be gone, by observation only.
 
     Whoever sees the proof may record it; a target is not held by a task that no longer exists.
 
-    :raises Stopped: it is not proven now.
+    :returns: why the operation holds the target still; ``None`` if its record moved on.
+    :raises Stopped: it could not be found out now; a retry may.
     """
     request = PublishRequest(stored.record.operation_id, patience=0)
-    _Publication(ports, site, request, waits, stored, read_at, observe_only=True).run()
+    publication = _Publication(ports, site, request, waits, stored, read_at, observe_only=True)
+    try:
+        publication.run()
+    except Stopped as stopped:
+        now = publication.stored.record
+        if publication.stored != stored and (now.ended or now.phase is Phase.PREPARED):
+            return None
+        if stopped.stop.category is Category.RETRYABLE or stopped.stop.code is Code.AUTHORITY_UNAVAILABLE:
+            raise
+        return stopped.stop
+    return None
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class _Publication:
     permit_unused: bool = False
     replayed: bool = True
     observe_only: bool = False
+    doubted: bool = False
 
     def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
@@ -130,6 +133,15 @@ class _Publication:
             if record.operation_id != self.request.operation_id:
                 # Somebody else proved and ended this operation, and a later one has the slot.
                 return answer_settled(record, self.request.operation_id)
+            if self.request.candidate_uuid not in (None, record.desired.uuid):
+                raise Stopped(
+                    Stop(
+                        Code.SUPERSEDED,
+                        f"{self.site.target}: another try of the stage task staged anew after this task got its "
+                        "receipt, so what was checked in between is not what would go live.",
+                        next_action="Clear the tasks behind the stage task, so that they see its present output.",
+                    )
+                )
             decided = decide_publication(
                 Situation(
                     operation_id=self.request.operation_id,
@@ -142,7 +154,7 @@ class _Publication:
                     permit_unused=self.permit_unused,
                 )
             )
-            if self.observe_only and isinstance(decided, step.VerifyContent | step.Rearm | step.Abort):
+            if self.observe_only and isinstance(decided, step.VerifyContent | step.Abort):
                 raise Stopped(busy(record))
             if isinstance(decided, step.VerifyContent | step.ReadCatalogs | step.ReadQueue):
                 if (failed := self._read(decided)) is None:
@@ -188,6 +200,11 @@ class _Publication:
                     else:
                         # The queue alone would not tell that somebody ended this operation meanwhile.
                         self._read(step.ReadCatalogs())
+                case step.Abort() if not self.doubted:
+                    # A replica that has just started may show its tables one after the other: look twice.
+                    self.doubted = True
+                    ports.clock.sleep(self.waits.poll_last)
+                    self.content, self.observation = None, None
                 case step.Abort(stop):
                     if self._move(transitions.aborted(record, now=self._now())):
                         finish_drops(ports, self.site, self.stored, self._now(), self.waits)
@@ -212,11 +229,20 @@ class _Publication:
                 case step.ReadQueue():
                     self._read_queue()
         except Stopped as stopped:
+            if stopped.stop.code is Code.CANDIDATE_DIFFERS and self._moved():
+                # The candidate's name is gone because another worker made it live.
+                return None
             again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
             if record.phase is Phase.PREPARED or not again:
                 raise
             return stopped.stop
         return None
+
+    def _moved(self) -> bool:
+        """Look again; tell whether another worker went on with the record."""
+        before = self.stored
+        self._observe()
+        return self.stored != before
 
     def _now(self) -> int:
         return self.observation.server_time if self.observation else self.stored.record.changed_at
@@ -242,7 +268,8 @@ class _Publication:
 
     def _adopt(self, stored: StoredRecord, sequence: int) -> None:
         self.stored, self.read_at = stored, sequence
-        self.observation, self.queue, self.permit_unused = None, None, False
+        # What was read of another candidate, or before another worker's step, is thrown away.
+        self.content, self.observation, self.queue, self.permit_unused = None, None, None, False
 
     def _read_queue(self) -> None:
         record = self.stored.record
@@ -317,6 +344,8 @@ class _Publication:
             return
         self.stored = stored
         self.observation, self.queue = None, None
+        # Whoever records the proof: it was this task that sent the statement.
+        self.replayed = False
 
     def _warnings(self) -> tuple[str, ...]:
         if self.observation is None:

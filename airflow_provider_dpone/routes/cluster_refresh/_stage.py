@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import (
@@ -15,6 +15,7 @@ from airflow_provider_dpone.publication.admission import (
     Slot,
     admit_request,
     moved_since,
+    no_room,
 )
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import (
@@ -29,12 +30,14 @@ from airflow_provider_dpone.publication.receipt import (
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     ContentDigest,
+    Generation,
     Owner,
     Phase,
     StoredRecord,
     new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.transitions import require_room
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops, free_slot
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -60,6 +63,8 @@ from airflow_provider_dpone.routes.ports import (
     Staging,
     Stored,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
         )
         match admitted:
             case Stop() if admitted.category is Category.CONFLICT:
-                if _settled(ports, site, observation, waits):
+                if _moves_on(ports, site, observation, waits):
                     continue
                 if busy.over():
                     raise Stopped(admitted)
@@ -143,21 +148,20 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             admitted = Slot(
                 admitted.stored, generation(observation, target.table), observation.rows(target.table)
             )
+        if stop := no_room(admitted.stored):
+            raise Stopped(stop)
         new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
-        return _Stage(ports, staging, site, waits, new).run()
+        return _Stage(ports, staging, site, waits, new, observation).run()
 
 
-def _settled(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
-    """Tell whether the operation that holds the target is proven now. Its own task may be gone."""
+def _moves_on(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
+    """Tell whether the operation that holds the target could be proven or given back. Its task may be gone."""
     stored = observation.record
     if stored is None or stored.record.phase is Phase.PREPARED:
         return False
-    try:
-        settle(ports, site, stored, observation.sequence, waits)
-    except Stopped as stopped:
-        ports.log(f"The operation that holds the target is not proven: {stopped.stop.message}")
-        return False
-    return True
+    if (stop := settle(ports, site, stored, observation.sequence, waits)) is not None:
+        ports.log(f"The operation that holds the target is not proven: {stop.message}")
+    return stop is None
 
 
 def _resumed(
@@ -189,6 +193,9 @@ def _resumed(
     return _stage_receipt(record, plan, staging.quoted(record.candidate), resumed=True)
 
 
+_NOTHING = Loaded(0, 0, None)
+
+
 @dataclass(frozen=True, slots=True)
 class _NewOperation:
     request: StageRequest
@@ -209,6 +216,7 @@ class _Stage:
     site: Site
     waits: Waits
     new: _NewOperation
+    observation: Observation
     attempt: Attempt = field(init=False)
     droppable: bool = False
     """No statement of ours that names the candidate has an unknown outcome, and no record names it."""
@@ -232,6 +240,13 @@ class _Stage:
 
     def _run(self) -> StageReceipt:
         ports, target, plan = self.ports, self.site.target, self.new.plan
+        # The longest that this record may become must fit, and that is known before the source is read.
+        like_live = self.new.slot.live or Generation(
+            self.attempt.uuid, "?" * 500, "0" * 64, "default", "/" * 200
+        )
+        require_room(
+            self._record(self.observation, _NOTHING, ContentDigest(0, "9" * 39, "9" * 39), like_live)
+        )
         ports.evidence.write(
             self.new.operation_id,
             "intent",
@@ -268,8 +283,27 @@ class _Stage:
         self._wait_ready(loaded)
         content = self._content(loaded)
         # The last look: nothing slow stands between it and the write of PREPARED.
-        final, _ = observe_admitted(ports, self.site, [target.table, self.attempt.name], self.waits)
+        final = self._patiently(self._last_look)
         return self._prepare(final, loaded, content)
+
+    def _last_look(self) -> Observation:
+        tables = [self.site.target.table, self.attempt.name]
+        seen, _ = observe_admitted(self.ports, self.site, tables, self.waits)
+        if moved_since(seen, self.site.target.table, self.new.slot) is None:
+            require_target(self.site, seen)
+        return seen
+
+    def _patiently(self, look: Callable[[], T]) -> T:
+        """Look; a look that fails for a moment does not throw a whole load away."""
+        pause = Pause(self.ports, self.waits.ready, self.waits)
+        while True:
+            try:
+                return look()
+            except Stopped as stopped:
+                passing = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+                if not passing or pause.over():
+                    raise
+                self.ports.log(f"Looking again. {stopped.stop.message}")
 
     @contextmanager
     def _effect(self) -> Iterator[None]:
@@ -288,7 +322,7 @@ class _Stage:
         pause = Pause(ports, self.waits.ready, self.waits)
         reported: dict[str, Json] = {}
         while True:
-            seen = ports.catalog.observe([self.site.target.table, name])
+            seen = self._patiently(lambda: ports.catalog.observe([self.site.target.table, name]))
             aliases = seen.inventory.aliases
             problems: dict[str, Json] = {}
             for alias in aliases:
@@ -321,7 +355,7 @@ class _Stage:
 
     def _content(self, loaded: Loaded) -> ContentDigest:
         """Return the content digest that all replicas agree on."""
-        check = self.ports.catalog.content(self.attempt.name)
+        check = self._patiently(lambda: self.ports.catalog.content(self.attempt.name))
         digests = set(check.digests.values())
         if len(digests) == 1 and (digest := digests.pop()).rows == loaded.rows:
             return digest
@@ -341,11 +375,14 @@ class _Stage:
         ports = self.ports
         if stop := moved_since(seen, self.site.target.table, self.new.slot):
             raise Stopped(stop)
-        require_target(self.site, seen)
         # The record that was read may have been cleaned up meanwhile: go on from what it is now.
         new = self.new = replace(self.new, slot=replace(self.new.slot, stored=seen.record))
         self.staging.check_created(new.plan, self.attempt, seen)
-        record = self._record(seen, loaded, content)
+        candidate = seen.table(self.attempt.name)
+        if candidate is None:
+            raise ValueError("a checked candidate is seen")
+        record = self._record(seen, loaded, content, candidate.generation)
+        require_room(record)
         write_id = ports.random.hex(128)
         write_intent(ports, record, write_id, new.slot.stored)
         # From here on a record may name the candidate: only a proven conflict makes it droppable again.
@@ -366,11 +403,10 @@ class _Stage:
             case OutcomeUnknown(why):
                 raise Stopped(cas_unknown(record, why))
 
-    def _record(self, seen: Observation, loaded: Loaded, content: ContentDigest) -> AuthorityRecord:
+    def _record(
+        self, seen: Observation, loaded: Loaded, content: ContentDigest, desired: Generation
+    ) -> AuthorityRecord:
         new, slot, target = self.new, self.new.slot, self.site.target
-        candidate = seen.table(self.attempt.name)
-        if candidate is None:
-            raise ValueError("a checked candidate is seen")
         before = slot.stored.record if slot.stored else None
         superseded = before is not None and before.phase is Phase.PREPARED
         aliases = seen.inventory.aliases
@@ -392,12 +428,12 @@ class _Stage:
             replicas=aliases,
             servers=tuple(seen.replicas[alias].server for alias in aliases),
             predecessor=slot.live,
-            desired=candidate.generation,
+            desired=desired,
             candidate=self.attempt.name,
             attempt_id=self.attempt.attempt_id,
             content=content,
             staged_bytes=loaded.bytes,
-            live_rows=seen.rows(target.table),
+            live_rows=slot.live_rows,
             dependents=dependents(seen),
             retention=new.request.retention,
             prepared_at=seen.server_time,
