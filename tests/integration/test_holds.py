@@ -245,6 +245,15 @@ def test_a_disarming_that_fails_on_one_replica_closes_nothing_and_goes_on_later(
     next_run(site)
 
 
+def test_a_refused_disarming_proves_nothing_about_the_swap(site: RefreshSite) -> None:
+    cut(site)
+    site.cluster.answer_error(1, PARK, 497)
+    assert stopped(lambda: resolve(site)).code is Code.STATEMENT_REFUSED
+    record = site.record().record
+    assert (record.phase, record.disarming) == (Phase.DISPATCHING, True)
+    assert resolve(site).phase is Phase.ABORTED
+
+
 def test_a_lost_reply_of_the_disarming_is_reconciled(site: RefreshSite) -> None:
     cut(site)
     fault = site.cluster.drop_response(1, PARK)
