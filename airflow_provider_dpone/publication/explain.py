@@ -252,6 +252,7 @@ _WAYS_OUT: Mapping[Code, tuple[Way, ...]] = {
     Code.PARTIAL_TERMINAL: (Way.REPAIR,),
     Code.GENERATION_UNKNOWN: (Way.LOOK,),
     Code.INVENTORY_DRIFT: (Way.LOOK,),
+    Code.REPLICA_NOT_OBSERVED: (Way.WAIT,),
 }
 
 

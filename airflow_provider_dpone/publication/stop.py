@@ -373,7 +373,7 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.INVENTORY_DRIFT: CodeMeaning(
         _C,
         "The cluster's replicas are not those that were admitted.",
-        "Restore the configuration of remote_servers, or resolve the operation by hand.",
+        "Restore the configuration of remote_servers; then `airflow dpone explain` says how to go on.",
     ),
     Code.RESOLVING: CodeMeaning(
         Category.IN_PROGRESS,

@@ -42,6 +42,8 @@ def rearmed(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
     The epoch stays, so that the next dispatch claims a higher one.
     """
     _require(record, Phase.DISPATCHING)
+    if record.disarming:
+        raise ValueError("an operation that is being resolved is not prepared again")
     return record.moved(phase=Phase.PREPARED, publication=None, changed_at=now)
 
 
@@ -142,6 +144,8 @@ def require_room(record: AuthorityRecord) -> None:
     now = record.changed_at
     grown = dispatching(record, nonce="0" * 32, now=now, live_rows=record.live_rows)
     receipt = tuple(HostReceipt(alias, 65_535) for alias in record.replicas)
+    grown = disarming(grown, nonce="0" * 32, now=now)
+    grown = disarmed(grown, entry="query-" + "9" * 10, query_digest="0" * 64, receipt=receipt, now=now)
     grown = committed(grown, entry="query-" + "9" * 10, query_digest="0" * 64, receipt=receipt, now=now)
     grown = retaining(grown, drop_after=now, now=now)
     for item in grown.retained:

@@ -334,7 +334,7 @@ def judge_before_the_disarming_has_ended() -> Iterator[None]:
     def disarming(s: Any, record: Any) -> Any:
         if s.sent and s.observation is not None:
             return resolve_step.StoreDisarmed("query-0", "", ())
-        return resolve_step.ReadCatalogs() if s.sent else real(s, record)
+        return decide.ReadCatalogs() if s.sent else real(s, record)
 
     with mock.patch.object(resolve_step, "_disarming", disarming):
         yield

@@ -11,7 +11,9 @@ from airflow_provider_dpone.publication.admission import (
     admit_target,
 )
 from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
+from airflow_provider_dpone.publication.queue import Contradictory, QueueState, read_queue
 from airflow_provider_dpone.publication.receipt import (
     MAX_DEPENDENTS,
     SettledReceipt,
@@ -31,6 +33,7 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import (
     Claimed,
     Conflict,
+    DdlQueue,
     OutcomeUnknown,
     Ports,
     Stored,
@@ -210,7 +213,8 @@ def send_once(
             _note_unused(ports, record, dispatch, write_id)
     if reply.refused:
         _note_unused(ports, record, dispatch, write_id)
-        if record.phase is Phase.DISPATCHING:
+        # That a disarming was refused says nothing about the swap, which may have been sent.
+        if record.phase is Phase.DISPATCHING and not record.disarming:
             _rearm(ports, claimed)
         raise Stopped(
             Stop(
@@ -274,6 +278,26 @@ def swap(record: AuthorityRecord) -> Statement:
     if record.predecessor is None:
         return Rename(record.cluster, record.database, record.candidate, record.table)
     return Exchange(record.cluster, record.database, record.table, record.candidate)
+
+
+def read_dispatch(
+    queue: DdlQueue, inventory: Inventory, record: AuthorityRecord, dispatch: Dispatch, statement: Statement
+) -> QueueState:
+    """Return what the queue says of a statement that was sent for ``record``.
+
+    :raises Stopped: the queue can't be read.
+    """
+    if inventory.digest != record.inventory_digest:
+        # Rows of other hosts than were admitted say nothing about the admitted ones.
+        return Contradictory(
+            Stop(
+                Code.INVENTORY_DRIFT,
+                f"Cluster {record.cluster!r} now lists other replicas than were admitted.",
+                facts={"admitted": list(record.replicas), "now": list(inventory.aliases)},
+            )
+        )
+    sequence, rows = queue.read(dispatch.token)
+    return read_queue(rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory)
 
 
 def require_record(observation: Observation, target: Target) -> StoredRecord:

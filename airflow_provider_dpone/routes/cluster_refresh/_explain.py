@@ -9,10 +9,10 @@ from airflow_provider_dpone.publication.explain import Explanation, live_state
 from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.queue import NotSeen, QueueState, read_queue
+from airflow_provider_dpone.publication.queue import NotSeen, QueueState
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.routes.cluster_refresh._common import Site, swap
+from airflow_provider_dpone.routes.cluster_refresh._common import Site, read_dispatch, swap
 from airflow_provider_dpone.routes.ports import Catalog, DdlQueue, Evidence
 
 _LOOKS = 5
@@ -45,10 +45,7 @@ def _queue(
     dispatch = record.publication
     if dispatch is None or record.phase not in (Phase.DISPATCHING, Phase.BOUND):
         return None, False
-    sequence, rows = queue.read(dispatch.token)
-    state = read_queue(
-        rows, sequence=sequence, dispatch=dispatch, statement=swap(record), inventory=catalog.inventory
-    )
+    state = read_dispatch(queue, catalog.inventory, record, dispatch, swap(record))
     unused = isinstance(state, NotSeen) and evidence.permit_unused(
         record.operation_id, dispatch.epoch, stored.write_id
     )

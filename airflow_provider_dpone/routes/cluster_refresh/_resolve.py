@@ -24,7 +24,7 @@ from airflow_provider_dpone.publication.decide_resolve import (
 )
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.queue import Contradictory, QueueState, read_queue
+from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
 from airflow_provider_dpone.publication.statement import Rename
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -34,6 +34,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
     Waits,
     observe_admitted,
+    read_dispatch,
     require_record,
     send_once,
     swap,
@@ -208,20 +209,9 @@ class _Resolve:
         dispatch = record.disarm if record.disarming else record.publication
         if dispatch is None:
             raise ValueError("a dispatched record has a dispatch")
-        inventory = self.ports.catalog.inventory
-        if inventory.digest != record.inventory_digest:
-            self.queue = Contradictory(
-                Stop(
-                    Code.INVENTORY_DRIFT,
-                    f"Cluster {record.cluster!r} now lists other replicas than were admitted.",
-                    facts={"admitted": list(record.replicas), "now": list(inventory.aliases)},
-                )
-            )
-            return
-        sequence, rows = self.ports.queue.read(dispatch.token)
         statement = _park(record) if record.disarming else swap(record)
-        self.queue = read_queue(
-            rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory
+        self.queue = read_dispatch(
+            self.ports.queue, self.ports.catalog.inventory, record, dispatch, statement
         )
 
     def _move(self, record: AuthorityRecord, what: str) -> None:
