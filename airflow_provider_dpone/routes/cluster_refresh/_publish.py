@@ -16,11 +16,9 @@ from airflow_provider_dpone.publication.decide import (
 )
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.queue import (
-    Contradictory,
     NotSeen,
     QueueState,
     Terminal,
-    read_queue,
 )
 from airflow_provider_dpone.publication.receipt import (
     PublicationReceipt,
@@ -43,6 +41,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     answer_settled,
     dependents,
     observe_admitted,
+    read_dispatch,
     require_record,
     require_target,
     send_once,
@@ -321,30 +320,16 @@ class _Publication:
         dispatch = record.publication
         if dispatch is None:
             raise ValueError("a dispatched record has a dispatch")
-        inventory = self.ports.catalog.inventory
-        if inventory.digest != record.inventory_digest:
-            self.queue = Contradictory(
-                Stop(
-                    Code.INVENTORY_DRIFT,
-                    f"Cluster {record.cluster!r} now lists other replicas than were admitted.",
-                    facts={"admitted": list(record.replicas), "now": list(inventory.aliases)},
-                )
-            )
-            return
-        sequence, rows = self.ports.queue.read(dispatch.token)
-        self.queue = read_queue(
-            rows,
-            sequence=sequence,
-            dispatch=dispatch,
-            statement=swap(record),
-            inventory=inventory,
+        self.queue = read_dispatch(
+            self.ports.queue, self.ports.catalog.inventory, record, dispatch, swap(record)
         )
-        if isinstance(self.queue, NotSeen) and (known := self._known_outcome(dispatch)) is not None:
+        not_seen = isinstance(self.queue, NotSeen)
+        if not_seen and (known := self._known_outcome(dispatch)) is not None:
             self.ports.log(f"Queue entry {known.entry} is gone; its outcome was read before that.")
             self.queue = known
         self.permit_unused = (
             record.phase is Phase.DISPATCHING
-            and not rows
+            and not_seen
             and self.ports.evidence.permit_unused(record.operation_id, dispatch.epoch, self.stored.write_id)
         )
 
