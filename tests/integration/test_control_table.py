@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import uuid4
 
@@ -318,19 +319,14 @@ def test_a_replica_that_is_down_is_refused_before_anything_is_changed(
 
 
 def test_two_at_the_same_time_agree_on_one_authority(fresh: LocalCluster, table: ControlTable) -> None:
-    results: list[Initialised] = []
     gate = threading.Barrier(2)
 
-    def work(node: int) -> None:
+    def work(node: int) -> Initialised:
         gate.wait(10)
-        results.append(init(fresh, table, node=node))
+        return init(fresh, table, node=node)
 
-    threads = [threading.Thread(target=work, args=(node,)) for node in fresh.nodes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    assert len(results) == 2
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(work, fresh.nodes, timeout=100))
     assert {done.authority_id for done in results} == {sentinel(fresh, table)[0]}
     assert sentinel(fresh, table, 2) == sentinel(fresh, table, 1)
 
