@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.cluster.fixtures", "tests.airflow.fixtures"]
+pytest_plugins = ["tests.cluster.fixtures", "tests.postgres.fixtures", "tests.airflow.fixtures"]
 
 _ORDER = ("unit", "simulation", "cluster", "integration", "airflow")
 _TESTS = Path(__file__).parent

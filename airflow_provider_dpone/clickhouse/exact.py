@@ -43,6 +43,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
@@ -75,13 +76,33 @@ _WRITTEN_AS_TEXT: Final = _NUMBERS | _DAYS | _STRINGS | _ENUMS | _ADDRESSES | {"
 _READ_FROM_TEXT: Final = _WRITTEN_AS_TEXT | _TIMES
 
 
+class Encoding(Enum):
+    """How a carrier's value is written in the body, where the body's format itself has no exact way."""
+
+    PLAIN = "plain"
+    HEX = "hex"
+    """Bytes as hex digits: ``Nullable(String)``."""
+
+    JSON_ARRAY = "JSON array"
+    """A list of texts and nulls as one JSON array: ``Array(Nullable(String))``. An array can't be NULL."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadColumn:
-    """A column of a load: its name, the type in which it arrives, and the type in which it is stored."""
+    """A column of a load: its name, the type in which it arrives, and the type in which it is stored.
+
+    ``encoding`` says how the body spells the carrier's values.
+    """
 
     name: str
     carrier: str
     target: str
+    encoding: Encoding = Encoding.PLAIN
+
+    @property
+    def wire_type(self) -> str:
+        """The type with which the body is read."""
+        return self.carrier if self.encoding is Encoding.PLAIN else TEXT_CARRIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +136,8 @@ SELECT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "insert_null_as_default": "0",
         "transform_null_in": "0",
         "decimal_check_overflow": "1",
+        # Without it, some texts of a float are read as a neighbour of the nearest one.
+        "precise_float_parsing": "1",
         # A profile or a connection may say: stop at a limit, or leave a shard out, and say nothing.
         **dict.fromkeys(_OVERFLOW_MODES, "throw"),
         "skip_unavailable_shards": "0",
@@ -250,10 +273,20 @@ def exact_select(columns: Iterable[LoadColumn]) -> list[str]:
 def _exact_column(column: LoadColumn) -> str | None:
     name = identifier(column.name)
     source, target = column_type(column.carrier), column_type(column.target)
-    if source == target:
-        return name
-    # A constant would be folded before the check runs, and the error would not name the column.
-    return _exact(f"materialize({name})", source, target, string(_MISFIT + name), 1)
+    misfit = string(_MISFIT + name)
+    match column.encoding:
+        case Encoding.PLAIN if source == target:
+            return name
+        case Encoding.PLAIN:
+            # A constant would be folded before the check runs, and the error would not name the column.
+            decoded = f"materialize({name})"
+        case Encoding.HEX:
+            decoded = f"unhex(materialize({name}))"
+        case Encoding.JSON_ARRAY:
+            is_array = f"ifNull(JSONType({name}) = 'Array', 0)"
+            parsed = f"JSONExtract(ifNull({name}, ''), 'Array(Nullable(String))')"
+            decoded = f"if(throwIf(NOT {is_array}, {misfit}) = 0, {parsed}, [])"
+    return _exact(decoded, source, target, misfit, 1)
 
 
 def _exact(x: str, source: ColumnType, target: ColumnType, misfit: str, depth: int) -> str | None:
@@ -472,7 +505,7 @@ def insert_from_input(database: str, table: str, columns: Sequence[LoadColumn], 
     Raises :class:`InexactTypeError`, and ``ValueError`` for two columns of one name.
     """
     expressions = exact_select(columns)
-    structure = ", ".join(f"{identifier(column.name)} {column.carrier}" for column in columns)
+    structure = ", ".join(f"{identifier(column.name)} {column.wire_type}" for column in columns)
     source = f"FROM input({string(structure)})\nFORMAT {format_name}"
     return Load(_insert(database, table, columns, expressions, source), INPUT_SETTINGS)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -64,7 +64,7 @@ from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import Attempt, Loaded, Log, StagePlan, Target
-from airflow_provider_dpone.sources import SelectLoad, Source, SourceColumn, StreamLoad
+from airflow_provider_dpone.sources import RowsLoad, SelectLoad, Source, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import ClusterRefresh
 
 _SETTLE_SECONDS: Final = 20.0
@@ -110,19 +110,37 @@ class _Body:
         self._load = load
         self._max_bytes = max_bytes
         self._cancel = cancel
+        self._counted = self._count()
+        self._first = b""
+
+    def begin(self) -> None:
+        """Wait for the source's first bytes: a server that waits for them would give up after a while.
+
+        :raises Stopped: ``SOURCE_FAILED``, and what the source stops with.
+        """
+        self._first = next(self._counted, b"")
 
     def __iter__(self) -> Iterator[bytes]:
+        return chain([self._first], self._counted)
+
+    def close(self) -> None:
+        """Tell the source that no more is wanted, so that it stops at once."""
+        self._counted.close()
+
+    def _count(self) -> Generator[bytes, None, None]:
         for chunk in self._source_chunks():
             if self._cancel.is_set():
                 raise _Cancelled
+            if not chunk:
+                continue
             if self.sent_bytes + len(chunk) > self._max_bytes:
                 raise _TooLarge
             self.sent_bytes += len(chunk)
             yield chunk
 
     def _source_chunks(self) -> Iterator[bytes]:
-        with _source_errors():
-            yield from self._load.chunks()
+        with _source_errors(), closing(_generator(self._load.chunks())) as chunks:
+            yield from chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +226,14 @@ class ClusterStaging:
         """
         self._grants.require()
         load = self._source_load()
-        if isinstance(load, StreamLoad):
+        if not isinstance(load, SelectLoad):
             self._read("Asking whether a stream may be loaded", f"DESCRIBE TABLE input({string('x String')})")
-        columns = load.columns if isinstance(load, StreamLoad) else self._columns()
+        columns = self._columns() if isinstance(load, SelectLoad) else load.columns
         structure = self._structure(self._live(observation), load, columns)
+        if isinstance(load, RowsLoad):
+            load = self._stream(load, [column.type for column in structure.columns])
+            columns = load.columns
+            self._log(f"{self._target}: {load.note}")
         loaded = _load_columns(columns, structure.columns, load)
         aliases = observation.inventory.aliases
         refresh, target = self._refresh, self._target
@@ -232,6 +254,10 @@ class ClusterStaging:
         with _source_errors():
             return self._source.columns(self._described)
 
+    def _stream(self, load: RowsLoad, types: Sequence[str]) -> StreamLoad:
+        with _source_errors():
+            return load.stream(types)
+
     def _described(self, sql: str) -> tuple[SourceColumn, ...]:
         rows = self._read("Describing the source's query", f"DESCRIBE TABLE (\n{sql}\n)", Code.BAD_INPUT)
         return tuple(SourceColumn(str(row["name"]), str(row["type"])) for row in rows)
@@ -249,12 +275,15 @@ class ClusterStaging:
         return definition
 
     def _structure(
-        self, live: TableDefinition | None, load: SelectLoad | StreamLoad, columns: tuple[SourceColumn, ...]
+        self,
+        live: TableDefinition | None,
+        load: SelectLoad | StreamLoad | RowsLoad,
+        columns: tuple[SourceColumn, ...],
     ) -> StructurePlan:
         """Decide the candidate's structure and which of its columns the source fills."""
         mode = self._refresh.on_schema_change
         given = self._given() if live is None or mode != "refuse" else None
-        if isinstance(load, StreamLoad):
+        if not isinstance(load, SelectLoad):
             _require_header(load, columns, live or given)
         match plan_structure(live, given, [(column.name, column.type) for column in columns], mode):
             case StructurePlan() as structure:
@@ -454,11 +483,15 @@ class ClusterStaging:
         planned = _planned(plan)
         body: _Body | None = None
         encoding: Mapping[str, str] = {}
-        match self._source_load():
+        load = self._source_load()
+        if isinstance(load, RowsLoad):
+            _require_same_names(planned.source_columns, load.columns)
+            load = self._stream(load, [column.target for column in planned.columns])
+        match load:
             case SelectLoad(sql):
                 statement = insert_from_select(self._target.database, attempt.name, planned.columns, sql)
                 source_rows: Callable[[], int | None] = _unknown
-            case StreamLoad() as load:
+            case StreamLoad():
                 _require_same_columns(planned.source_columns, load.columns)
                 statement = insert_from_input(
                     self._target.database, attempt.name, planned.columns, load.format
@@ -473,10 +506,14 @@ class ClusterStaging:
         known = {name: value for name, value in ours.items() if name in planned.settings}
         # What the source's encoding relies on is never left out: a server that lacks it refuses the load.
         load_statement = Load(statement.sql, {**known, **encoding})
-        reply = self._sent(planned, attempt, load_statement, query, body)
+        try:
+            reply = self._sent(planned, attempt, load_statement, query, body)
+        finally:
+            if body is not None:
+                body.close()
         return self._accepted(reply, body, source_rows())
 
-    def _source_load(self) -> SelectLoad | StreamLoad:
+    def _source_load(self) -> SelectLoad | StreamLoad | RowsLoad:
         if self._cancel.is_set():
             raise _stop(Code.STAGING_FAILED, "The task was asked to stop before its load began.")
         with _source_errors():
@@ -495,6 +532,13 @@ class ClusterStaging:
             log=self._log,
             poll_seconds=self._limits.poll,
         )
+        if body is not None:
+            try:
+                body.begin()
+            except _TooLarge:
+                raise self._too_large("nothing was sent") from None
+            except _Cancelled:
+                raise _cancelled() from None
         self._running = query
         try:
             with watch:
@@ -650,7 +694,7 @@ def _load_columns(
             except InexactTypeError:
                 refused.append(LoadColumn(given.name, f"{load.format} text", column.type))
                 continue
-        columns.append(LoadColumn(given.name, carrier or column.type, column.type))
+        columns.append(LoadColumn(given.name, carrier or column.type, column.type, given.encoding))
     try:
         exact_select(columns)
     except InexactTypeError as error:
@@ -665,9 +709,16 @@ def _load_columns(
     return tuple(columns)
 
 
-def _require_header(load: StreamLoad, columns: Sequence[SourceColumn], table: TableDefinition | None) -> None:
+def _require_header(
+    load: StreamLoad | RowsLoad, columns: Sequence[SourceColumn], table: TableDefinition | None
+) -> None:
     """Refuse a first record that is no header. It may hold values, so it is not shown."""
-    if load.format != "CSV" or table is None or any(table.column(column.name) for column in columns):
+    if (
+        isinstance(load, RowsLoad)
+        or load.format != "CSV"
+        or table is None
+        or any(table.column(column.name) for column in columns)
+    ):
         return
     raise _stop(
         Code.BAD_INPUT,
@@ -721,6 +772,16 @@ def _names(error: ServerError, column: str) -> bool:
 def _require_same_columns(planned: tuple[SourceColumn, ...], now: tuple[SourceColumn, ...]) -> None:
     if planned != now:
         raise _stop(Code.SOURCE_FAILED, "The source's columns changed after the load was planned.")
+
+
+def _require_same_names(planned: tuple[SourceColumn, ...], now: tuple[SourceColumn, ...]) -> None:
+    if [column.name for column in planned] != [column.name for column in now]:
+        raise _stop(Code.SOURCE_FAILED, "The source's columns changed after the load was planned.")
+
+
+def _generator(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """Make an iterator closable. Closing it closes what is inside, if that can be closed."""
+    yield from chunks
 
 
 @contextmanager

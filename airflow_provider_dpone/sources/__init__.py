@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dpone.sources.base import (
+    RowsLoad,
     SelectLoad,
     Source,
     SourceColumn,
@@ -16,6 +17,7 @@ from airflow_provider_dpone.sources.sql import SqlSource
 
 __all__ = [
     "FileSource",
+    "RowsLoad",
     "SelectLoad",
     "Source",
     "SourceColumn",

@@ -1,8 +1,9 @@
 """What a source of rows is: a frozen value that says what it is, which columns it has, and how to load it.
 
 There are two ways to load. A query on the same ClickHouse runs there and no row leaves the server. Anything
-else is a stream of bytes in one of ClickHouse's formats, sent as the body of one request. Columns are always
-matched by name, so a source names each of them.
+else is a stream of bytes in one of ClickHouse's formats, sent as the body of one request; a query on another
+database becomes such a stream once the types of the table's columns are known. Columns are always matched by
+name, so a source names each of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
+from airflow_provider_dpone.clickhouse.exact import Encoding
 from airflow_provider_dpone.publication.canonical import Json
 
 
@@ -20,10 +22,12 @@ class SourceColumn:
 
     :ivar type: ClickHouse's name of the type in which it arrives; ``None`` for a text format, where the
         table's type decides how the text is read.
+    :ivar encoding: how a value of that type is written in the stream.
     """
 
     name: str
     type: str | None = None
+    encoding: Encoding = Encoding.PLAIN
 
 
 Describe: TypeAlias = Callable[[str], Sequence[SourceColumn]]
@@ -47,9 +51,12 @@ class StreamLoad:
     :ivar settings: settings of ClickHouse that the encoding relies on.
     :ivar columns: what the body holds, in the order in which it holds them.
     :ivar chunks: starts the stream. An exception out of it means that the source failed; the bytes before
-        it are no complete source. A chunk is at most :data:`CHUNK_BYTES` long.
+        it are no complete source. A chunk is at most :data:`CHUNK_BYTES` long. An empty one says that the
+        source has nothing yet, so that whoever waits can stop waiting. The iterator is closed when no more
+        of it is wanted.
     :ivar rows: how many rows the source says that it gave; to be asked after the last chunk. ``None``: it
         can't tell.
+    :ivar note: how the rows travel, where there is a choice; for the log.
     """
 
     format: str
@@ -57,6 +64,21 @@ class StreamLoad:
     columns: tuple[SourceColumn, ...]
     chunks: Callable[[], Iterator[bytes]]
     rows: Callable[[], int | None]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLoad:
+    """Rows of another database: its columns are known, and the table's types decide how they travel.
+
+    :ivar columns: the query's columns, in its order. Their types are what a new table might have.
+    :ivar stream: returns the stream, given the types of the table's columns in the same order.
+
+        :raises Stopped: ``TYPE_NOT_EXACT``: a column can't be carried into that type exactly.
+    """
+
+    columns: tuple[SourceColumn, ...]
+    stream: Callable[[Sequence[str]], StreamLoad]
 
 
 CHUNK_BYTES = 512 * 1024
@@ -79,8 +101,8 @@ class Source(Protocol):
         :raises Stopped: the source can't be used as it is.
         """
 
-    def load(self) -> SelectLoad | StreamLoad:
-        """Return how to load it.
+    def load(self) -> SelectLoad | StreamLoad | RowsLoad:
+        """Return how to load it. Reads no row.
 
         :raises Stopped: the source can't be used as it is.
         """

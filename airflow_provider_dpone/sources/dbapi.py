@@ -1,0 +1,263 @@
+"""A query on any SQL connection of Airflow, read through its driver in batches.
+
+The driver's rows become Arrow, a batch at a time, in one stream. Where the driver has a cursor on the server
+(both drivers of PostgreSQL), that is used; other drivers read as their own cursors do, and some of those
+hold the whole result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources.arrow_rows import ArrowRows, source_columns
+from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.pump import Write, pumped
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Parameters = Sequence[Any] | Mapping[str, Any] | None
+
+_CURSOR_NAME: Final = "dpone_source"
+_MOST_ROWS: Final = 2**62
+"""Some drivers say -1 as an unsigned number where they have no count."""
+
+
+class Hook(Protocol):
+    """What is used of Airflow's ``DbApiHook``."""
+
+    def get_conn(self) -> Any:
+        """Open a connection of the driver."""
+
+
+def hook_of(conn_id: str) -> Hook:
+    """Return the SQL hook of an Airflow connection. Nothing is connected yet.
+
+    :raises Stopped: ``BAD_INPUT``: there is no such connection, its provider is not installed, or it is
+        not one of SQL.
+    """
+    # Airflow is imported late: reading a DAG file must stay cheap.
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowException
+
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowException:
+        raise _refused(f"Airflow has no connection {conn_id!r}.") from None
+    try:
+        hook = connection.get_hook()  # type: ignore[no-untyped-call]
+    except (AirflowException, ImportError):
+        raise _refused(
+            f"Airflow has no hook for connection {conn_id!r}: install the provider of its type."
+        ) from None
+    if not isinstance(hook, DbApiHook):
+        raise _refused(f"Connection {conn_id!r} is not one to a SQL database.")
+    return hook
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query on a connection.
+
+    :ivar parameters: bound by the driver, never put into the text.
+    """
+
+    hook: Hook
+    sql: str
+    parameters: Parameters
+
+    def connect(self) -> Any:
+        """Open a connection; the caller closes it."""
+        return self.hook.get_conn()
+
+    def execute(self, cursor: Any, sql: str) -> None:
+        """Run ``sql`` with the query's parameters; without any, a percent sign is nothing but itself."""
+        if self.parameters is None:
+            cursor.execute(sql)
+        else:
+            cursor.execute(sql, self.parameters)
+
+    @property
+    def text(self) -> str:
+        """The query without a semicolon at its end."""
+        return self.sql.strip().rstrip(";").rstrip()
+
+    def wrapped(self, columns: str = "*", rest: str = "") -> str:
+        """Return a SELECT over the query. It stands on lines of its own, so that a comment may end it."""
+        return f"SELECT {columns} FROM (\n{self.text}\n) dpone_source{rest}"
+
+
+def driver(connection: Any) -> str:
+    """Return the name of the package from which a connection comes."""
+    return type(connection).__module__.partition(".")[0]
+
+
+def column_names(query: Query) -> tuple[str, ...]:
+    """Ask the database for the names of the query's columns.
+
+    A condition that no row meets is put around the query. Where the database does not take that (a query
+    that begins with WITH on SQL Server), the query itself is started and no row is fetched.
+    """
+    with closing(query.connect()) as connection:
+        for sql in (query.wrapped(rest=" WHERE 1 = 0"), query.text):
+            cursor = connection.cursor()
+            try:
+                query.execute(cursor, sql)
+                names = [str(column[0]) for column in cursor.description or ()]
+            except Exception:
+                if sql == query.text:
+                    raise
+                with suppress(Exception):
+                    connection.rollback()
+                continue
+            finally:
+                with suppress(Exception):
+                    cursor.close()
+            break
+    return checked_names(names)
+
+
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Refuse a query without columns, or with one that has no name.
+
+    :raises Stopped: ``BAD_INPUT``.
+    """
+    if not names:
+        raise _refused("The source's SQL gives no columns: it must be one SELECT.")
+    if not all(names):
+        raise _refused("The source's SQL has a column without a name: give it one with AS.")
+    return tuple(names)
+
+
+def rows_stream(
+    query: Query, names: Sequence[str], types: Sequence[str], *, batch_rows: int, why: str
+) -> StreamLoad:
+    """Return the load that reads through the driver.
+
+    :param types: those of the table's columns.
+    :param why: why no faster way was taken, for the log.
+    :raises Stopped: ``TYPE_NOT_EXACT``; ``BAD_INPUT``: pyarrow is not installed.
+    """
+    columns = source_columns(names, types)
+    pyarrow = require_pyarrow("Reading a query on another database")
+    counted: int | None = None
+
+    def produce(write: Write, opened: list[Any]) -> None:
+        nonlocal counted
+        counted = None
+        rows = ArrowRows(pyarrow, names, types)
+        with closing(query.connect()) as connection:
+            opened.append(connection)
+            with closing(_reading_cursor(connection, batch_rows)) as cursor:
+                query.execute(cursor, query.text)
+                while batch := cursor.fetchmany(batch_rows):
+                    if rows.rows == 0:
+                        _require_names(cursor, names)
+                    write(rows.encode(batch))
+                said = _row_count(cursor)
+            with suppress(Exception):
+                connection.rollback()
+        write(rows.end())
+        if said not in (None, rows.rows):
+            raise Stopped(
+                Stop(
+                    Code.ROWS_DISAGREE,
+                    f"The driver counts {said:,} rows and has given {rows.rows:,}.",
+                    facts={"reported": said, "read": rows.rows},
+                )
+            )
+        counted = rows.rows
+
+    def chunks() -> Iterator[bytes]:
+        opened: list[Any] = []
+        return pumped(lambda write: produce(write, opened), lambda: interrupt(opened))
+
+    return StreamLoad(
+        "ArrowStream", {}, columns, chunks, lambda: counted, f"rows are read through the driver: {why}."
+    )
+
+
+def _reading_cursor(connection: Any, batch_rows: int) -> Any:
+    match driver(connection):
+        case "psycopg2":
+            connection.autocommit = False
+            _read_only(connection)
+            cursor = connection.cursor(_CURSOR_NAME)
+            cursor.itersize = batch_rows
+            return cursor
+        case "psycopg":
+            from psycopg import ServerCursor
+            from psycopg.rows import tuple_row
+
+            connection.autocommit = False
+            _read_only(connection)
+            # An extra of the connection may ask for rows as dicts.
+            return ServerCursor(connection, _CURSOR_NAME, row_factory=tuple_row)
+        case _:
+            cursor = connection.cursor()
+            with suppress(AttributeError):
+                cursor.arraysize = batch_rows
+            return cursor
+
+
+def _read_only(connection: Any) -> None:
+    """Begin a transaction of PostgreSQL in which a source can change nothing."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute("SET TRANSACTION READ ONLY")
+
+
+def _require_names(cursor: Any, names: Sequence[str]) -> None:
+    if [str(column[0]) for column in cursor.description or ()] != list(names):
+        raise Stopped(Stop(Code.SOURCE_FAILED, "The query's columns changed after the load was planned."))
+
+
+def _row_count(cursor: Any) -> int | None:
+    """Return how many rows the driver says that the query gave. A cursor on the server counts otherwise."""
+    if driver(cursor) in ("psycopg2", "psycopg"):
+        return None
+    said = getattr(cursor, "rowcount", None)
+    return said if isinstance(said, int) and 0 <= said < _MOST_ROWS else None
+
+
+def interrupt(opened: Sequence[Any]) -> None:
+    """Stop what a connection is doing, from another thread, the way its driver has for that."""
+    for connection in opened:
+        for way in ("cancel_safe", "cancel", "interrupt"):
+            if callable(stop := getattr(connection, way, None)):
+                stop()
+                break
+        else:
+            connection.close()
+
+
+def require_pyarrow(doing: str) -> ModuleType:
+    """Return pyarrow.
+
+    :raises Stopped: ``BAD_INPUT``: it is not installed.
+    """
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+    except ImportError:
+        raise Stopped(
+            Stop(
+                Code.BAD_INPUT,
+                f"{doing} needs pyarrow, which is not installed here.",
+                next_action='Install it on every worker: pip install "airflow-provider-dpone[parquet]".',
+            )
+        ) from None
+    found: ModuleType = pyarrow
+    return found
+
+
+def described(names: Sequence[str]) -> tuple[SourceColumn, ...]:
+    """Return columns of which only the names are known."""
+    return tuple(SourceColumn(name) for name in names)
+
+
+def _refused(message: str) -> Stopped:
+    return Stopped(Stop(Code.BAD_INPUT, message))

@@ -1,0 +1,272 @@
+"""PostgreSQL's own COPY stream, passed on as it is: nothing is done per row in Python.
+
+COPY's text format is ClickHouse's TabSeparated: the same escapes, the same ``\\N``. Each column is read in the
+type that PostgreSQL gave it, so every text is in range, and ClickHouse converts it to the table's type by the
+rules of :mod:`~airflow_provider_dpone.clickhouse.exact`. Three kinds of values have no common spelling and
+are written otherwise by the SELECT inside the COPY: bytes as hex digits, arrays as JSON, and a timestamp
+without a time zone as one in UTC.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airflow_provider_dpone.clickhouse.column_types import column_type
+from airflow_provider_dpone.clickhouse.exact import (
+    TEXT_CARRIER,
+    Encoding,
+    InexactTypeError,
+    LoadColumn,
+    exact_select,
+)
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.dbapi import Query, checked_names, driver, interrupt
+from airflow_provider_dpone.sources.pump import Write, pumped
+
+DRIVERS: Final = ("psycopg2", "psycopg")
+"""Packages whose connections can COPY."""
+
+_PIECE_BYTES: Final = 256 * 1024
+
+_SESSION: Final = (
+    "SET TRANSACTION READ ONLY",
+    "SET LOCAL TimeZone TO 'UTC'",
+    "SET LOCAL DateStyle TO 'ISO'",
+    "SET LOCAL IntervalStyle TO 'postgres'",
+    "SET LOCAL bytea_output TO 'hex'",
+    "SET LOCAL extra_float_digits TO 1",
+    "SET LOCAL client_encoding TO 'UTF8'",
+)
+"""What the texts of values depend on."""
+
+_TYPED: Final = {
+    "bool": "Bool",
+    "int2": "Int16",
+    "int4": "Int32",
+    "int8": "Int64",
+    "oid": "UInt32",
+    "float4": "Float32",
+    "float8": "Float64",
+    "uuid": "UUID",
+}
+"""Types whose every text ClickHouse reads as the same value, with the type that holds all of them."""
+
+_SUGGESTED: Final = {
+    "date": "Date32",
+    "timestamp": "DateTime64(6, 'UTC')",
+    "timestamptz": "DateTime64(6, 'UTC')",
+}
+_MOST_PRECISION: Final = 76
+_WITHOUT_TEXT_ELEMENTS: Final = frozenset(("bytea", "record"))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresColumn:
+    """A column of a query on PostgreSQL.
+
+    :ivar type: the type's name, as ``pg_type`` has it; of an array, its elements' with ``array`` set.
+    :ivar precision: of a ``numeric`` that has one, as is ``scale``.
+    """
+
+    name: str
+    type: str
+    array: bool = False
+    precision: int | None = None
+    scale: int | None = None
+
+    @property
+    def suggested(self) -> str:
+        """The type of ClickHouse that holds every usual value of this one; NULL is not asked for."""
+        if self.array:
+            return f"Array(Nullable({PostgresColumn('', self.type).suggested}))"
+        return self._decimal or _TYPED.get(self.type) or _SUGGESTED.get(self.type) or "String"
+
+    @property
+    def _decimal(self) -> str | None:
+        match self.type, self.precision, self.scale:
+            case "numeric", int(precision), int(scale) if 0 <= scale <= precision <= _MOST_PRECISION:
+                return f"Decimal({precision}, {scale})"
+            case _:
+                return None
+
+    @property
+    def typed(self) -> str | None:
+        """The type as which COPY's text is read, if it is not read as text."""
+        return None if self.array else self._decimal or _TYPED.get(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """How a column goes through COPY: the expression that is selected, and what the stream holds then."""
+
+    expression: str
+    column: SourceColumn
+
+
+class NoCopy(Exception):
+    """COPY can't be used; the text says why, for the log."""
+
+
+def describe(query: Query, connection: Any) -> tuple[PostgresColumn, ...]:
+    """Ask PostgreSQL for the query's columns. It plans the query and runs nothing of it.
+
+    :raises Stopped: ``BAD_INPUT``: a column has no name.
+    :raises NoCopy: what answers is not PostgreSQL.
+    """
+    with closing(_cursor(connection)) as cursor:
+        cursor.execute("SELECT version()")
+        if "redshift" in str(cursor.fetchone()[0]).lower():
+            raise NoCopy("Redshift has no COPY to the client")
+        for statement in _SESSION:
+            cursor.execute(statement)
+        query.execute(cursor, query.wrapped(rest=" LIMIT 0"))
+        fields = list(cursor.description or ())
+        checked_names([str(field[0]) for field in fields])
+        cursor.execute(
+            "SELECT t.oid::int8, t.typname::text, e.typname::text FROM pg_catalog.pg_type t "
+            "LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A' "
+            "WHERE t.oid = ANY(%s)",
+            ([field[1] for field in fields],),
+        )
+        types = {int(oid): (str(name), element) for oid, name, element in cursor.fetchall()}
+    return tuple(_column(field, *types.get(field[1], ("unknown", None))) for field in fields)
+
+
+def _column(field: Any, type_name: str, element: str | None) -> PostgresColumn:
+    name, precision, scale = str(field[0]), field[4], field[5]
+    if element is not None:
+        return PostgresColumn(name, element, array=True)
+    # psycopg2 makes large numbers of a modifier that is not there.
+    if type_name != "numeric" or precision is None or scale is None or precision > 1000:
+        return PostgresColumn(name, type_name)
+    return PostgresColumn(name, type_name, precision=precision, scale=scale)
+
+
+def copy_stream(query: Query, columns: Sequence[PostgresColumn], types: Sequence[str]) -> StreamLoad:
+    """Return the load by COPY.
+
+    :param types: those of the table's columns.
+    :raises NoCopy: a column can't travel exactly this way.
+    """
+    copied = [_copied(column, target) for column, target in zip(columns, types, strict=True)]
+    reported: int | None = None
+
+    def produce(write: Write, opened: list[Any]) -> None:
+        nonlocal reported
+        reported = None
+        with closing(query.connect()) as connection:
+            opened.append(connection)
+            connection.autocommit = False
+            if list(describe(query, connection)) != list(columns):
+                raise Stopped(
+                    Stop(Code.SOURCE_FAILED, "The query's columns changed after the load was planned.")
+                )
+            select = query.wrapped(
+                ", ".join(f"{one.expression} AS {quoted(one.column.name)}" for one in copied)
+            )
+            rows = _copy(query, connection, f"COPY (\n{select}\n) TO STDOUT", write)
+            connection.rollback()
+        reported = rows
+
+    def chunks() -> Iterator[bytes]:
+        opened: list[Any] = []
+        return pumped(lambda write: produce(write, opened), lambda: interrupt(opened))
+
+    return StreamLoad(
+        "TabSeparated",
+        {},
+        tuple(one.column for one in copied),
+        chunks,
+        lambda: reported,
+        "PostgreSQL's COPY stream is passed on as it is: every column is exact that way.",
+    )
+
+
+def _copied(column: PostgresColumn, target: str) -> _Copied:
+    """Choose how a column goes through COPY into this type of the table.
+
+    :raises NoCopy: there is no exact way.
+    """
+    name, source = column.name, quoted(column.name)
+    kind = column_type(target)
+    if column.array and kind.name == "Array":
+        if column.type in _WITHOUT_TEXT_ELEMENTS:
+            raise NoCopy(f"column {name!r} is an array of {column.type}")
+        # A timestamp without a zone is one in UTC, which is the session's zone.
+        elements = "timestamptz[]::text[]" if column.type == "timestamp" else "text[]"
+        # PostgreSQL does not declare an array's dimensions. ClickHouse refuses what is no array in JSON.
+        expression = (
+            f"CASE WHEN {source} IS NULL OR coalesce(array_ndims({source}), 1) = 1 "
+            f"THEN to_json({source}::{elements})::text ELSE 'null' END"
+        )
+        found = SourceColumn(name, "Array(Nullable(String))", Encoding.JSON_ARRAY)
+    elif column.type == "bytea" and not column.array:
+        expression = f"encode({source}, 'hex')"
+        found = SourceColumn(name, TEXT_CARRIER, Encoding.HEX)
+    elif column.type == "timestamp" and not column.array:
+        expression, found = f"{source}::timestamptz", SourceColumn(name, TEXT_CARRIER)
+    else:
+        typed = column.typed
+        carrier = TEXT_CARRIER if typed is None else f"Nullable({typed})"
+        expression, found = source, SourceColumn(name, carrier)
+    try:
+        exact_select([LoadColumn(name, str(found.type), target, found.encoding)])
+    except InexactTypeError:
+        kind_name = f"{column.type}[]" if column.array else column.type
+        raise NoCopy(f"column {name!r} has no exact way from {kind_name} into {target}") from None
+    return _Copied(expression, found)
+
+
+def quoted(name: str) -> str:
+    """Return an identifier of PostgreSQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _cursor(connection: Any) -> Any:
+    """Return a cursor that gives tuples, whatever the connection's extras ask for."""
+    if driver(connection) == "psycopg2":
+        from psycopg2.extensions import cursor  # type: ignore[import-untyped]
+
+        return connection.cursor(cursor_factory=cursor)
+    from psycopg.rows import tuple_row
+
+    return connection.cursor(row_factory=tuple_row)
+
+
+class _Pieces(io.RawIOBase):
+    """Hands over what a buffer in front of it has gathered."""
+
+    def __init__(self, write: Write) -> None:
+        super().__init__()
+        self._write = write
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        # The buffer uses its memory again.
+        self._write(bytes(data))
+        return len(data)
+
+
+def _copy(query: Query, connection: Any, sql: str, write: Write) -> int:
+    """Run a COPY and return how many rows PostgreSQL says it has given."""
+    buffer = io.BufferedWriter(_Pieces(write), _PIECE_BYTES)
+    with closing(_cursor(connection)) as cursor:
+        if driver(connection) == "psycopg2":
+            bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters).decode()
+            cursor.copy_expert(bound, buffer)
+        else:
+            with cursor.copy(sql, query.parameters) as copy:
+                buffer.writelines(copy)
+        rows = int(cursor.rowcount)
+        buffer.flush()
+        buffer.detach()
+    if rows < 0:
+        raise Stopped(Stop(Code.SOURCE_FAILED, "PostgreSQL ended the COPY without a count of its rows."))
+    return rows
