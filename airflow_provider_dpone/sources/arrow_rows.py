@@ -23,6 +23,7 @@ from airflow_provider_dpone.clickhouse.column_types import ColumnType, column_ty
 from airflow_provider_dpone.clickhouse.exact import TEXT_CARRIER, InexactTypeError, LoadColumn, exact_select
 from airflow_provider_dpone.clickhouse.sql import SqlSyntaxError
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources.arrow_checks import unfit
 from airflow_provider_dpone.sources.base import SourceColumn
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ WAY_OUT: Final = "Cast the column in the query's SELECT, for example to text, or
 
 _NONE: Final = type(None)
 _MOST_DIGITS: Final = 100
-_FIRST_MOMENT: Final = datetime(1900, 1, 1, tzinfo=UTC)
-_LAST_MOMENT: Final = datetime(2299, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-_FIRST_DAY: Final = date(1900, 1, 1)
-_LAST_DAY: Final = date(2299, 12, 31)
 
 
 class _Unfit(Exception):
@@ -52,14 +49,12 @@ class Kind:
     :ivar arrow: makes the Arrow type, given pyarrow.
     :ivar types: the types of values that pyarrow carries exactly, all others are converted one by one.
     :ivar convert: converts a value of another type exactly.
-    :ivar check: looks at a column that holds values of these types.
     """
 
     carrier: str
     arrow: Callable[[ModuleType], Any]
     types: frozenset[type]
     convert: Convert
-    check: Callable[[Any], None] | None = None
 
 
 def kind_of(target: ColumnType) -> Kind | None:
@@ -82,10 +77,10 @@ def kind_of(target: ColumnType) -> Kind | None:
         case "String" | "FixedString":
             return _kind("String", lambda pa: pa.binary(), {str, bytes, bytearray, memoryview}, _refused)
         case "Date" | "Date32":
-            return _kind("Date32", lambda pa: pa.date32(), {date}, _day, _require_days)
+            return _kind("Date32", lambda pa: pa.date32(), {date}, _day)
         case "DateTime" | "DateTime64":
             carrier = "DateTime64(6, 'UTC')"
-            return _kind(carrier, lambda pa: pa.timestamp("us", "UTC"), {datetime}, _moment, _require_moments)
+            return _kind(carrier, lambda pa: pa.timestamp("us", "UTC"), {datetime}, _moment)
         case "UUID":
             return _text(_as_text(UUID))
         case "IPv4" | "IPv6":
@@ -103,9 +98,8 @@ def _kind(
     arrow: Callable[[ModuleType], Any],
     types: set[type],
     convert: Convert,
-    check: Callable[[Any], None] | None = None,
 ) -> Kind:
-    return Kind(f"Nullable({carrier})", arrow, frozenset(types), convert, check)
+    return Kind(f"Nullable({carrier})", arrow, frozenset(types), convert)
 
 
 def _text(convert: Convert) -> Kind:
@@ -123,14 +117,8 @@ def _array(target: ColumnType) -> Kind | None:
             return _refused(value)
         return _converted(value, inner)
 
-    def check(column: Any) -> None:
-        if column.null_count:
-            raise _Unfit("a NULL array; an array can't be NULL")
-        if inner.check is not None:
-            inner.check(column.flatten())
-
     # No type of value is taken as it is: pyarrow would look no deeper than the list.
-    return Kind(f"Array({inner.carrier})", lambda pa: pa.list_(inner.arrow(pa)), frozenset(), convert, check)
+    return Kind(f"Array({inner.carrier})", lambda pa: pa.list_(inner.arrow(pa)), frozenset(), convert)
 
 
 # --- One value at a time --------------------------------------------------------------------
@@ -188,23 +176,6 @@ def _as_text(*types: type) -> Convert:
         return str(value) if isinstance(value, types) else _refused(value)
 
     return convert
-
-
-def _require_days(column: Any) -> None:
-    _require_range(column, _FIRST_DAY, _LAST_DAY, "a date")
-
-
-def _require_moments(column: Any) -> None:
-    _require_range(column, _FIRST_MOMENT, _LAST_MOMENT, "a timestamp")
-
-
-def _require_range(column: Any, first: date, last: date, what: str) -> None:
-    """Refuse what ClickHouse would move to the end of its calendar. Drivers make the year 9999 of infinity."""
-    from pyarrow import compute  # type: ignore[import-untyped]
-
-    found = compute.min_max(column)
-    if found["min"].is_valid and (found["min"].as_py() < first or found["max"].as_py() > last):
-        raise _Unfit(f"{what} outside of the years 1900 to 2299 (which infinity is, too)")
 
 
 def _converted(values: Iterable[Any], kind: Kind) -> list[Any]:
@@ -301,18 +272,18 @@ class ArrowRows:
 
     def _array(self, name: str, kind: Kind, arrow: Any, values: Sequence[Any]) -> Any:
         try:
-            found = set(map(type, values))
-            found.discard(_NONE)
-            if not found <= kind.types:
+            present = set(map(type, values))
+            present.discard(_NONE)
+            if not present <= kind.types:
                 values = _converted(values, kind)
             array = self._pyarrow.array(values, arrow)
-            if kind.check is not None:
-                kind.check(array)
-        except _Unfit as unfit:
-            raise _misfit(name, str(unfit)) from None
+        except _Unfit as error:
+            raise _misfit(name, str(error)) from None
         except (self._pyarrow.ArrowException, ValueError, TypeError, OverflowError):
             # Their texts hold the value.
             raise _misfit(name, "a value out of the range or precision of its type") from None
+        if (found := unfit(array)) is not None:
+            raise _misfit(name, found)
         return array
 
     def _taken(self) -> memoryview:

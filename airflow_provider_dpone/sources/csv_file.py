@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
@@ -112,31 +112,45 @@ class RecordCounter:
         return self._line_ends + (self._last != b"\n") if self._certain else None
 
 
-def stream(opened: Open, options: CsvOptions) -> StreamLoad:
-    """Return the load of a CSV file. The header is read now, the rows when the chunks are.
+def stream(files: Sequence[Open], options: CsvOptions) -> StreamLoad:
+    """Return the load of CSV files, one after the other. Headers are read now, the rows when the chunks are.
 
-    :raises Stopped: ``BAD_INPUT``: there is no usable header.
+    :raises Stopped: ``BAD_INPUT``: there is no usable header, or not the same one in every file.
     """
-    with opened() as file:
-        names, _ = _header(file, options)
-    counter = RecordCounter(options.delimiter.encode())
+    names: tuple[str, ...] = ()
+    for number, opened in enumerate(files, start=1):
+        with opened() as file:
+            found, _ = _header(file, options)
+        if number > 1 and found != names:
+            raise _refused(f"File {number} of {len(files)} has another header than the first one.")
+        names = found
+    records: int | None = None
 
     def chunks() -> Iterator[bytes]:
-        with opened() as file:
-            now, data = _header(file, options)
-            if now != names:
-                raise _refused("The file's header changed while it was staged.")
-            while data:
-                counter.feed(data)
-                yield data
-                data = file.read(CHUNK_BYTES)
-        if counter.open_quote:
-            raise Stopped(
-                Stop(Code.SOURCE_FAILED, "The CSV file ends inside a quoted field: it is cut short.")
-            )
+        nonlocal records
+        records = 0
+        last = b"\n"
+        for opened in files:
+            counter = RecordCounter(options.delimiter.encode())
+            with opened() as file:
+                now, data = _header(file, options)
+                if now != names:
+                    raise _refused("The file's header changed while it was staged.")
+                if data and last != b"\n":
+                    yield b"\n"  # the file before has no line end behind its last record
+                while data:
+                    counter.feed(data)
+                    last = data[-1:]
+                    yield data
+                    data = file.read(CHUNK_BYTES)
+            if counter.open_quote:
+                raise Stopped(
+                    Stop(Code.SOURCE_FAILED, "The CSV file ends inside a quoted field: it is cut short.")
+                )
+            records = None if records is None or counter.records is None else records + counter.records
 
     columns = tuple(SourceColumn(name) for name in names)
-    return StreamLoad("CSV", options.settings, columns, chunks, lambda: counter.records)
+    return StreamLoad("CSV", options.settings, columns, chunks, lambda: records)
 
 
 def _header(file: BinaryIO, options: CsvOptions) -> tuple[tuple[str, ...], bytes]:

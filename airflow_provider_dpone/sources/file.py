@@ -1,19 +1,22 @@
-"""A file as source, wherever Airflow's object storage can reach it."""
+"""Files as source, wherever Airflow's object storage can reach them."""
 
 from __future__ import annotations
 
-import gzip
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, ClassVar, Final, Literal, Self, cast, get_args
+from typing import Any, BinaryIO, ClassVar, Final, Literal, Self, get_args
 
 from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.sources import csv_file, json_file, parquet_file
+from airflow_provider_dpone.sources import compression, csv_file, json_file, parquet_file
 from airflow_provider_dpone.sources.base import Describe, Render, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import FrozenMapping
+
+_PATTERN: Final = re.compile(r"[*?\[]")
 
 FileFormat = Literal["Parquet", "CSV", "JSONEachRow"]
 """What a file may hold."""
@@ -30,10 +33,12 @@ _FORMATS: Final[Mapping[str, FileFormat]] = {
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """The rows of one file, streamed in a single request.
+    """The rows of one file, or of all files that match a pattern, streamed in a single request.
 
-    :param path: A path or URL of Airflow's object storage: ``/data/x.csv``, ``s3://bucket/x.parquet``. A name
-        that ends in ``.gz`` is decompressed on the way (CSV and JSON lines).
+    :param path: A path or URL of Airflow's object storage: ``/data/x.csv``, ``s3://bucket/x.parquet``. With
+        ``*``, ``?`` or ``[`` in it, it is a pattern (``s3://bucket/day=*/*.parquet``); the files must be of
+        one format and have the same columns, and are read in the order of their names. A name that ends in
+        ``.gz``, ``.zst``, ``.bz2`` or ``.xz`` is decompressed on the way (CSV and JSON lines).
     :param format: ``Parquet``, ``CSV`` or ``JSONEachRow`` (one object per line); from the name's suffix if
         left out.
     :param conn_id: The Airflow connection of the storage.
@@ -81,45 +86,47 @@ class FileSource:
         return self.load().columns
 
     def load(self) -> StreamLoad:
-        """A load that streams the file."""
-        match self._known_format():
+        """A load that streams the files. Which ones they are is looked up now."""
+        form = self._known_format()
+        files = self._files()
+        match form:
             case "CSV":
-                return csv_file.stream(self._opened, csv_file.CsvOptions.from_mapping(self.options))
+                return csv_file.stream(files, csv_file.CsvOptions.from_mapping(self.options))
             case "JSONEachRow":
-                return json_file.stream(self._opened)
+                return json_file.stream(files)
             case "Parquet":
-                return parquet_file.stream(self._opened)
+                return parquet_file.stream(files)
 
     def _known_format(self) -> FileFormat:
-        name = PurePosixPath(self.path.removesuffix(".gz"))
-        found = self.format or _FORMATS.get(name.suffix.lower())
+        name, packing = compression.split(self.path)
+        found = self.format or _FORMATS.get(PurePosixPath(name).suffix.lower())
         if found is None:
             raise _refused("The file's format can't be told from its name: give format=.")
         if found != "CSV" and self.options:
             raise _refused(f"{found} files have no options.")
-        if found == "Parquet" and self.path.endswith(".gz"):
+        if found == "Parquet" and packing is not None:
             raise _refused("A Parquet file is not compressed as a whole: give the .parquet file itself.")
         return found
 
-    @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def _files(self) -> list[csv_file.Open]:
+        """Return what opens each of the files, decompressed."""
         # Airflow is imported late: reading a DAG file must stay cheap.
         from airflow.sdk import ObjectStoragePath
 
         try:
             path = ObjectStoragePath(self.path, conn_id=self.conn_id)
-            file: BinaryIO = path.open("rb")  # type: ignore[no-untyped-call]
+            storage, name = path.fs, path.path
         except (ImportError, ValueError):
             raise _refused(
                 "Airflow has no file system for this path: install the provider of its storage, and check "
                 "path and conn_id."
             ) from None
-        with file:
-            if self.path.endswith(".gz"):
-                with gzip.open(file) as unpacked:
-                    yield cast("BinaryIO", unpacked)
-            else:
-                yield file
+        if not _PATTERN.search(self.path):
+            return [partial(_opened, storage, name)]
+        found = sorted(storage.glob(name))
+        if not found:
+            raise _refused("No file matches the pattern of path.")
+        return [partial(_opened, storage, one) for one in found]
 
     def rendered(self, render: Render) -> Self:
         """A copy with the path and the connection's id rendered."""
@@ -141,6 +148,12 @@ class FileSource:
         if version > cls.__version__:
             raise ValueError("this FileSource was written by a newer release: upgrade the provider")
         return cls(**data)
+
+
+@contextmanager
+def _opened(storage: Any, name: str) -> Iterator[BinaryIO]:
+    with storage.open(name, "rb") as file, compression.unpacked(file, name) as plain:
+        yield plain
 
 
 def _as_json(options: Mapping[str, Any]) -> dict[str, Json]:

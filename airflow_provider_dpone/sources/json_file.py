@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Set
+from collections.abc import Generator, Iterator, Sequence, Set
 from contextlib import closing
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -15,8 +15,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
-def stream(opened: Open) -> StreamLoad:
-    """Return the load of a file of JSON lines. The first object's keys are the columns.
+def stream(files: Sequence[Open]) -> StreamLoad:
+    """Return the load of files of JSON lines. The first object's keys are the columns.
 
     Every later object must have exactly these keys, in any order: an absent one would become NULL in
     silence. A key that stands twice is refused by the server. Lines go there as they are, so numbers keep
@@ -24,7 +24,7 @@ def stream(opened: Open) -> StreamLoad:
 
     :raises Stopped: ``BAD_INPUT``: there is no object, or the first line is none.
     """
-    names = _first_keys(opened)
+    names = _first_keys(files)
     expected = frozenset(names)
     total = 0
 
@@ -33,7 +33,7 @@ def stream(opened: Open) -> StreamLoad:
         total = 0
         waiting: list[bytes] = []
         size = 0
-        for number, line in _lines(opened):
+        for number, line in _lines(files):
             keys = _object(line, number).keys()
             if keys != expected:
                 raise _other_keys(keys, expected, number)
@@ -49,8 +49,8 @@ def stream(opened: Open) -> StreamLoad:
     return StreamLoad("JSONEachRow", {}, tuple(SourceColumn(name) for name in names), chunks, lambda: total)
 
 
-def _first_keys(opened: Open) -> tuple[str, ...]:
-    with closing(_lines(opened)) as lines:
+def _first_keys(files: Sequence[Open]) -> tuple[str, ...]:
+    with closing(_lines(files)) as lines:
         for number, line in lines:
             names = tuple(_object(line, number))
             if not names:
@@ -63,13 +63,15 @@ def _first_keys(opened: Open) -> tuple[str, ...]:
     )
 
 
-def _lines(opened: Open) -> Generator[tuple[int, bytes], None, None]:
-    """Yield the lines that are not blank, with their numbers in the file, counted from 1."""
-    with opened() as file:
-        for number, line in enumerate(_split(file), start=1):
-            text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
-            if text:
-                yield number, text
+def _lines(files: Sequence[Open]) -> Generator[tuple[str, bytes], None, None]:
+    """Yield the lines that are not blank, with the places where they stand, both counted from 1."""
+    for place, opened in enumerate(files, start=1):
+        where = f" of file {place}" if len(files) > 1 else ""
+        with opened() as file:
+            for number, line in enumerate(_split(file), start=1):
+                text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
+                if text:
+                    yield f"{number}{where}", text
 
 
 def _split(file: BinaryIO) -> Iterator[bytes]:
@@ -95,7 +97,7 @@ def _refuse_constant(_: str) -> NoReturn:
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _object(line: bytes, number: int) -> dict[str, Any]:
+def _object(line: bytes, number: str) -> dict[str, Any]:
     try:
         found = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
@@ -105,7 +107,7 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
     return found
 
 
-def _other_keys(found: Set[str], expected: Set[str], number: int) -> Stopped:
+def _other_keys(found: Set[str], expected: Set[str], number: str) -> Stopped:
     if missing := sorted(expected - found):
         return _value_refused(f"Line {number} lacks column {missing[0]!r}, which the first object has.")
     extra = sorted(found - expected)

@@ -8,13 +8,16 @@ as it is.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dpone.clickhouse.column_types import arrow_carrier
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad, pieces
+from airflow_provider_dpone.sources.arrow_checks import unfit
+from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
 from airflow_provider_dpone.sources.csv_file import Open
+from airflow_provider_dpone.sources.pump import Write, pumped
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,41 +26,60 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_ROWS: Final = 65_536
 
 
-def stream(opened: Open) -> StreamLoad:
-    """Return the load of a Parquet file. Columns and types come from its footer.
+def stream(files: Sequence[Open]) -> StreamLoad:
+    """Return the load of Parquet files, one after the other. Columns and types come from their footers.
 
-    :raises Stopped: ``BAD_INPUT``: pyarrow is not installed. ``TYPE_NOT_EXACT``: a column has a type that
-        ClickHouse can't take exactly.
+    :raises Stopped: ``BAD_INPUT``: pyarrow is not installed, or the files' columns differ.
+        ``TYPE_NOT_EXACT``: a column has a type that ClickHouse can't take exactly.
     """
     pyarrow, parquet = _pyarrow()
-    with opened() as file:
-        footer = parquet.ParquetFile(file)
-        schema, rows, size = footer.schema_arrow, footer.metadata.num_rows, _uncompressed(footer.metadata)
+    footers = [_footer(parquet, opened) for opened in files]
+    schema = footers[0].schema
+    for number, footer in enumerate(footers, start=1):
+        if not footer.schema.equals(schema):
+            raise Stopped(
+                Stop(Code.BAD_INPUT, f"File {number} of {len(files)} has other columns than the first one.")
+            )
     columns = tuple(_column(field) for field in schema)
-    batch_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(size, 1)))
     given: int | None = None
 
-    def chunks() -> Iterator[bytes]:
+    def produce(write: Write) -> None:
         nonlocal given
         given = None
         count = 0
-        with opened() as file:
-            # Column chunks are read through a small buffer: a row group may be larger than memory.
-            reader = parquet.ParquetFile(file, buffer_size=1024 * 1024, pre_buffer=False)
-            if not reader.schema_arrow.equals(schema):
-                raise Stopped(Stop(Code.BAD_INPUT, "The file's columns changed while it was staged."))
-            sink = io.BytesIO()
-            with pyarrow.ipc.new_stream(sink, schema) as writer:
-                for batch in reader.iter_batches(batch_size=batch_rows):
-                    for field, values in zip(schema, batch.columns, strict=True):
-                        _refuse_null_lists(field.name, values)
-                    writer.write_batch(batch)
-                    count += batch.num_rows
-                    yield from _drained(sink)
-            yield from _drained(sink)
+        sink = io.BytesIO()
+        with pyarrow.ipc.new_stream(sink, schema) as writer:
+            for opened, footer in zip(files, footers, strict=True):
+                with opened() as file:
+                    # Column chunks are read through a small buffer: a row group may be larger than memory.
+                    reader = parquet.ParquetFile(file, buffer_size=1024 * 1024, pre_buffer=False)
+                    if not reader.schema_arrow.equals(schema):
+                        raise Stopped(Stop(Code.BAD_INPUT, "The file's columns changed while it was staged."))
+                    for batch in reader.iter_batches(batch_size=footer.batch_rows):
+                        for field, values in zip(schema, batch.columns, strict=True):
+                            _require_fit(field.name, values)
+                        writer.write_batch(batch)
+                        count += batch.num_rows
+                        write(_taken(sink))
+        write(_taken(sink))
         given = count
 
-    return StreamLoad("ArrowStream", {}, columns, chunks, lambda: given)
+    return StreamLoad("ArrowStream", {}, columns, lambda: pumped(produce, lambda: None), lambda: given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """What a file's footer says. ``batch_rows``: how many of its rows are held in memory at a time."""
+
+    schema: Any
+    batch_rows: int
+
+
+def _footer(parquet: ModuleType, opened: Open) -> _Footer:
+    with opened() as file:
+        found = parquet.ParquetFile(file)
+        rows, size = found.metadata.num_rows, _uncompressed(found.metadata)
+        return _Footer(found.schema_arrow, max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(size, 1))))
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
@@ -92,17 +114,13 @@ def _column(field: Any) -> SourceColumn:
     return SourceColumn(field.name, carrier)
 
 
-def _refuse_null_lists(name: str, values: Any) -> None:
-    """ClickHouse has no NULL array and would store an empty one."""
-    if str(values.type).startswith(("list<", "large_list<")):
-        if values.null_count:
-            raise Stopped(
-                Stop(Code.VALUE_REFUSED, f"Column {name!r} holds a NULL list; an array can't be NULL.")
-            )
-        _refuse_null_lists(name, values.flatten())
+def _require_fit(name: str, values: Any) -> None:
+    if (found := unfit(values)) is not None:
+        raise Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {found}.", facts={"column": name}))
 
 
-def _drained(sink: io.BytesIO) -> Iterator[bytes]:
-    yield from pieces(sink.getvalue())
+def _taken(sink: io.BytesIO) -> bytes:
+    data = sink.getvalue()
     sink.seek(0)
     sink.truncate()
+    return data

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -37,7 +40,7 @@ def no_describe(_: str) -> Sequence[SourceColumn]:
 
 def read(load: StreamLoad) -> bytes:
     chunks = list(load.chunks())
-    assert all(0 < len(chunk) <= CHUNK_BYTES for chunk in chunks)
+    assert all(len(chunk) <= CHUNK_BYTES for chunk in chunks)
     return b"".join(chunks)
 
 
@@ -70,13 +73,6 @@ def test_a_query_runs_on_the_server_and_is_described_by_it() -> None:
     assert source.columns(describe) == (SourceColumn("x", "UInt8"),)
     assert source.load() == SelectLoad("SELECT 1 AS x")
     assert asked == ["SELECT 1 AS x"]
-
-
-def test_a_query_on_another_connection_is_refused_and_never_run_here() -> None:
-    source = SqlSource("SELECT 1", conn_id="warehouse")
-    assert stop_of(source).stop.code is Code.BAD_INPUT
-    with pytest.raises(Stopped, match="not available in this release"):
-        source.load()
 
 
 def test_the_query_enters_the_identity_only_as_a_digest() -> None:
@@ -227,6 +223,79 @@ def test_gzip_is_decompressed_and_a_cut_archive_fails(tmp_path: Path) -> None:
         read(cut)
 
 
+@pytest.mark.parametrize("suffix", ["gz", "zst", "bz2", "xz"])
+def test_compressed_files_are_decompressed_and_a_cut_one_fails(tmp_path: Path, suffix: str) -> None:
+    plain = b"a\n" + b"".join(b"%d\n" % (n * n) for n in range(100_000))
+    match suffix:
+        case "gz":
+            packed = gzip.compress(plain[:1000]) + gzip.compress(plain[1000:])
+        case "zst":
+            codec = pa.Codec("zstd")
+            packed = b"".join(bytes(codec.compress(part)) for part in (plain[:1000], plain[1000:]))
+        case "bz2":
+            packed = bz2.compress(plain[:1000]) + bz2.compress(plain[1000:])
+        case _:
+            packed = lzma.compress(plain[:1000]) + lzma.compress(plain[1000:])
+    load = FileSource(write(tmp_path / f"x.csv.{suffix}", packed)).load()
+    assert read(load) == plain[2:]
+    assert load.rows() == 100_000
+    cut = FileSource(write(tmp_path / f"y.CSV.{suffix.upper()}", packed[:-100])).load()
+    with pytest.raises((EOFError, OSError)):
+        read(cut)
+
+
+def test_files_of_a_pattern_are_one_stream_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "b.csv", "x,y\n3,4")
+    write(tmp_path / "a.csv", "x,y\n1,2")
+    write(tmp_path / "c.csv.gz", gzip.compress(b"x,y\n5,6\n"))
+    load = FileSource(f"{tmp_path}/[abc].csv*", format="CSV").load()
+    assert read(load) == b"1,2\n3,4\n5,6\n"
+    assert load.rows() == 3
+
+    write(tmp_path / "a.jsonl", '{"x": 1}\n')
+    write(tmp_path / "b.jsonl", '{"x": 2}')
+    load = FileSource(f"{tmp_path}/*.jsonl").load()
+    assert read(load) == b'{"x": 1}\n{"x": 2}\n'
+    assert load.rows() == 2
+
+    for name, values in (("a", [1, 2]), ("b", [3])):
+        parquet.write_table(pa.table({"x": values}), tmp_path / f"{name}.parquet")
+    load = FileSource(f"{tmp_path}/?.parquet").load()
+    assert pa.ipc.open_stream(read(load)).read_all().column("x").to_pylist() == [1, 2, 3]
+    assert load.rows() == 3
+
+
+def test_files_of_a_pattern_have_the_same_columns(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "x,y\n")
+    write(tmp_path / "b.csv", "y,x\n")
+    assert "File 2 of 2 has another header" in stop_of(FileSource(f"{tmp_path}/*.csv")).stop.message
+    for name, kind in (("a", pa.int8()), ("b", pa.int16())):
+        parquet.write_table(pa.table({"x": pa.array([1], kind)}), tmp_path / f"{name}.parquet")
+    assert "File 2 of 2 has other columns" in stop_of(FileSource(f"{tmp_path}/*.parquet")).stop.message
+    write(tmp_path / "a.jsonl", '{"x": 1}')
+    write(tmp_path / "b.jsonl", '{"y": 1}')
+    with pytest.raises(Stopped, match=r"Line 1 of file 2 lacks column 'x'"):
+        read(FileSource(f"{tmp_path}/*.jsonl").load())
+
+
+def test_a_pattern_without_files_is_refused_without_showing_it(tmp_path: Path) -> None:
+    stopped = stop_of(FileSource(f"{tmp_path}/hidden*.csv"))
+    assert stopped.stop.code is Code.BAD_INPUT
+    assert "hidden" not in str(stopped)
+
+
+def test_a_date_that_clickhouse_would_move_is_refused(tmp_path: Path) -> None:
+    for kind in (pa.date32(), pa.timestamp("ns", "UTC"), pa.timestamp("us"), pa.list_(pa.timestamp("s"))):
+        moment = datetime(1899, 12, 31)
+        value = [moment] if pa.types.is_list(kind) else moment
+        parquet.write_table(pa.table({"at": pa.array([value], kind)}), tmp_path / "x.parquet")
+        load = FileSource(str(tmp_path / "x.parquet")).load()
+        with pytest.raises(Stopped, match="1900 to 2299") as caught:
+            read(load)
+        assert caught.value.stop.facts["column"] == "at"
+        assert load.rows() is None
+
+
 def test_a_long_csv_header_is_read_over_chunk_borders(tmp_path: Path) -> None:
     header = ",".join(f'"column\n{i:06d}"' for i in range(60_000))
     assert len(header) > CHUNK_BYTES
@@ -277,7 +346,7 @@ def test_a_csv_stream_reads_as_it_goes() -> None:
             return super().read(size)
 
     data = b"a\n" + b"x" * 100 + b"\n"
-    load = csv_stream(lambda: nullcontext(File(data * 20_000)), CsvOptions())
+    load = csv_stream([lambda: nullcontext(File(data * 20_000))], CsvOptions())
     next(iter(load.chunks()))
     assert len(asked) == 2
     assert set(asked) == {CHUNK_BYTES}

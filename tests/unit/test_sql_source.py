@@ -1,0 +1,323 @@
+"""A query on another database: its value, and what is read through a driver."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources import RowsLoad, SqlSource, StreamLoad, dbapi, postgres
+from airflow_provider_dpone.sources.postgres import NoCopy, PostgresColumn, copy_stream
+
+
+class SqliteHook:
+    """What Airflow's hook of SQLite does."""
+
+    def __init__(self, path: Path, wrap: Callable[[Any], Any] = lambda connection: connection) -> None:
+        self.path = path
+        self.wrap = wrap
+        self.connections = 0
+
+    def get_conn(self) -> Any:
+        self.connections += 1
+        return self.wrap(sqlite3.connect(self.path))
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteHook:
+    found = SqliteHook(tmp_path / "x.db")
+    monkeypatch.setattr(dbapi, "hook_of", lambda conn_id: found)
+    connection = found.get_conn()
+    connection.execute("CREATE TABLE t (id INTEGER, name TEXT)")
+    connection.executemany(
+        "INSERT INTO t VALUES (?, ?)", [(n, f"n{n}" if n % 3 else None) for n in range(25)]
+    )
+    connection.commit()
+    connection.close()
+    return found
+
+
+def streamed(source: SqlSource, types: Sequence[str]) -> StreamLoad:
+    load = source.load()
+    assert isinstance(load, RowsLoad)
+    return load.stream(types)
+
+
+def rows_of(load: StreamLoad) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(load.chunks())).read_all().to_pylist()
+    return found
+
+
+def stop_of(work: Callable[[], object]) -> Stop:
+    with pytest.raises(Stopped) as caught:
+        work()
+    return caught.value.stop
+
+
+# ---- the value
+
+
+def test_parameters_enter_the_identity_as_a_digest_and_batches_do_not() -> None:
+    def identity(**values: Any) -> str:
+        return json.dumps(SqlSource("SELECT 1", conn_id="c", **values).identity())
+
+    assert "secret" not in identity(parameters=["secret"])
+    assert identity() == identity(batch_rows=5)
+    different = [None, [], ["a"], ["b"], [1], [1.0], [True], [["a"]], {"a": 1}, {"b": 1}]
+    assert len({identity(parameters=parameters) for parameters in different}) == len(different)
+    assert identity(parameters=["a"]) == identity(parameters=("a",))
+
+
+def test_parameters_survive_serialisation_and_are_rendered() -> None:
+    for parameters in (["{{ ds }}", 1, None, [1.5, "x"]], {"day": "{{ ds }}", "n": True}):
+        source = SqlSource("SELECT 1", conn_id="c", parameters=parameters, batch_rows=7)
+        data = json.loads(json.dumps(source.serialize()))
+        assert SqlSource.deserialize(data, 1) == source
+        assert hash(SqlSource.deserialize(data, 1)) == hash(source)
+        rendered = source.rendered(lambda text: text.replace("{{ ds }}", "2013-01-01"))
+        assert "2013-01-01" in json.dumps(rendered.serialize())
+        assert rendered.batch_rows == 7
+
+
+def test_a_source_that_was_written_without_parameters_is_still_read() -> None:
+    assert SqlSource.deserialize({"sql": "SELECT 1", "conn_id": None}, 1) == SqlSource("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"parameters": [1]}, "conn_id"),
+        ({"conn_id": "c", "parameters": "x"}, "parameters"),
+        ({"conn_id": "c", "parameters": [object()]}, "object"),
+        ({"conn_id": "c", "parameters": {1: "x"}}, "names"),
+        ({"conn_id": "c", "batch_rows": 0}, "batch_rows"),
+        ({"conn_id": "c", "batch_rows": True}, "batch_rows"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        SqlSource("SELECT 1", **arguments)
+
+
+# ---- the connection
+
+
+def test_a_connection_that_is_not_there_or_not_sql_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_FILES", "fs://")
+    monkeypatch.setenv("AIRFLOW_CONN_STRANGE", "nosuchtype://user:hidden@host")
+    for conn_id in ("files", "strange"):
+        stop = stop_of(SqlSource("SELECT 1", conn_id=conn_id).load)
+        assert stop.code is Code.BAD_INPUT
+        assert conn_id in stop.message
+        assert "hidden" not in stop.message
+
+
+def test_the_hook_is_that_of_the_connections_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PG", "postgres://u:p@nowhere.invalid/db")
+    assert type(dbapi.hook_of("pg")).__name__ == "PostgresHook"
+
+
+# ---- through a driver
+
+
+def test_rows_are_read_in_batches_with_the_tables_types(hook: SqliteHook) -> None:
+    source = SqlSource("SELECT name, id FROM t -- all;\n;", conn_id="c", batch_rows=10)
+    load = streamed(source, ["Nullable(String)", "UInt8"])
+    assert [(column.name, column.type) for column in load.columns] == [
+        ("name", "Nullable(String)"),
+        ("id", "Nullable(UInt8)"),
+    ]
+    assert load.format == "ArrowStream"
+    assert load.rows() is None
+    rows = rows_of(load)
+    assert load.rows() == 25
+    assert rows == [{"name": None if n % 3 == 0 else f"n{n}".encode(), "id": n} for n in range(25)]
+    assert "sqlite3" in load.note
+    assert rows_of(load) == rows
+
+
+def test_parameters_are_bound_and_a_percent_sign_is_itself(hook: SqliteHook) -> None:
+    source = SqlSource("SELECT id FROM t WHERE name = ?", conn_id="c", parameters=["n4' OR 1=1 --"])
+    assert rows_of(streamed(source, ["Int8"])) == []
+    source = SqlSource("SELECT id FROM t WHERE name = :name", conn_id="c", parameters={"name": "n4"})
+    assert rows_of(streamed(source, ["Int8"])) == [{"id": 4}]
+    assert rows_of(streamed(SqlSource("SELECT id % 2 AS x FROM t WHERE id = 5", conn_id="c"), ["Int8"])) == [
+        {"x": 1}
+    ]
+
+
+def test_an_empty_result_is_an_empty_stream(hook: SqliteHook) -> None:
+    load = streamed(SqlSource("SELECT id FROM t WHERE 0", conn_id="c"), ["Int8"])
+    assert rows_of(load) == []
+    assert load.rows() == 0
+
+
+def test_describing_fetches_no_row(hook: SqliteHook) -> None:
+    fetched: list[str] = []
+
+    class Cursor(sqlite3.Cursor):
+        def fetchmany(self, size: int | None = 1) -> list[Any]:
+            fetched.append("rows")
+            return super().fetchmany(size or 1)
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    hook.get_conn = lambda: sqlite3.connect(hook.path, factory=Connection)  # type: ignore[method-assign]
+    load = SqlSource("SELECT id, name FROM t", conn_id="c").load()
+    assert isinstance(load, RowsLoad)
+    assert [column.name for column in load.columns] == ["id", "name"]
+    stream = load.stream(["Int8", "String"])
+    assert fetched == []
+    list(stream.chunks())
+    assert fetched
+
+
+def test_a_query_that_stands_in_no_brackets_is_started_to_be_described(hook: SqliteHook) -> None:
+    source = SqlSource("PRAGMA table_info(t)", conn_id="c")
+    load = source.load()
+    assert isinstance(load, RowsLoad)
+    assert [column.name for column in load.columns][:2] == ["cid", "name"]
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM t", 'SELECT id AS "" FROM t'])
+def test_a_statement_without_named_columns_is_refused(hook: SqliteHook, sql: str) -> None:
+    assert stop_of(SqlSource(sql, conn_id="c").load).code is Code.BAD_INPUT
+
+
+def test_a_value_that_does_not_fit_stops_the_stream_and_names_the_column(hook: SqliteHook) -> None:
+    load = streamed(SqlSource("SELECT id * 1000 AS big FROM t", conn_id="c", batch_rows=1), ["Int8"])
+    stop = stop_of(lambda: list(load.chunks()))
+    assert (stop.code, stop.facts["column"]) == (Code.VALUE_REFUSED, "big")
+    assert load.rows() is None
+
+
+def test_a_driver_that_counts_other_rows_than_it_gives_is_not_believed(hook: SqliteHook) -> None:
+    class Cursor(sqlite3.Cursor):
+        rowcount = 26
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    load = streamed(SqlSource("SELECT id FROM t", conn_id="c"), ["Int8"])
+    hook.get_conn = lambda: sqlite3.connect(hook.path, factory=Connection)  # type: ignore[method-assign]
+    stop = stop_of(lambda: list(load.chunks()))
+    assert stop.code is Code.ROWS_DISAGREE
+    assert stop.facts == {"reported": 26, "read": 25}
+
+
+def test_columns_that_changed_after_the_plan_are_refused(hook: SqliteHook) -> None:
+    load = streamed(SqlSource("SELECT * FROM t", conn_id="c"), ["Int8", "String"])
+    connection = hook.get_conn()
+    connection.execute("ALTER TABLE t RENAME COLUMN name TO title")
+    connection.close()
+    assert stop_of(lambda: list(load.chunks())).code is Code.SOURCE_FAILED
+
+
+def test_an_error_of_the_driver_goes_through(hook: SqliteHook) -> None:
+    load = streamed(
+        SqlSource(
+            "SELECT abs(id - 9223372036854775807 - 1 + (id > 20)) AS x FROM t", conn_id="c", batch_rows=2
+        ),
+        ["Int64"],
+    )
+    with pytest.raises(sqlite3.Error):
+        list(load.chunks())
+    assert load.rows() is None
+
+
+def test_without_pyarrow_the_way_out_is_said(hook: SqliteHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = SqlSource("SELECT id FROM t", conn_id="c").load()
+    assert isinstance(load, RowsLoad)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    stop = stop_of(lambda: load.stream(["Int8"]))
+    assert stop.code is Code.BAD_INPUT
+    assert "pip install" in stop.next_action
+
+
+# ---- PostgreSQL: what goes by COPY
+
+
+QUERY = dbapi.Query(SqliteHook(Path("unused")), "SELECT 1", None)
+
+
+def carrier(column: PostgresColumn, target: str) -> tuple[str | None, str]:
+    (found,) = copy_stream(QUERY, [column], [target]).columns
+    return found.type, found.encoding.value
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "expected"),
+    [
+        (PostgresColumn("c", "int4"), "Int64", ("Nullable(Int32)", "plain")),
+        (PostgresColumn("c", "int8"), "UInt8", ("Nullable(Int64)", "plain")),
+        (PostgresColumn("c", "float4"), "Float32", ("Nullable(Float32)", "plain")),
+        (PostgresColumn("c", "bool"), "Bool", ("Nullable(Bool)", "plain")),
+        (
+            PostgresColumn("c", "numeric", precision=10, scale=2),
+            "Decimal(12, 2)",
+            ("Nullable(Decimal(10, 2))", "plain"),
+        ),
+        (PostgresColumn("c", "numeric"), "Decimal(12, 2)", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "numeric", precision=5, scale=-2), "Int64", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "numeric", precision=100, scale=2), "String", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "text"), "String", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "bytea"), "String", ("Nullable(String)", "hex")),
+        (PostgresColumn("c", "uuid"), "UUID", ("Nullable(UUID)", "plain")),
+        (PostgresColumn("c", "timestamptz"), "DateTime", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "int4", array=True), "Array(Int64)", ("Array(Nullable(String))", "JSON array")),
+        (PostgresColumn("c", "int4", array=True), "String", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "mood"), "Enum8('sad' = 1)", ("Nullable(String)", "plain")),
+    ],
+    ids=lambda part: str(part)[:60],
+)
+def test_each_type_of_postgresql_has_its_carrier(
+    column: PostgresColumn, target: str, expected: tuple[str, str]
+) -> None:
+    assert carrier(column, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "why"),
+    [
+        (PostgresColumn("c", "bytea", array=True), "Array(String)", "array of bytea"),
+        (
+            PostgresColumn("c", "int4", array=True),
+            "Array(Array(Int32))",
+            "'c' has no exact way from int4\\[\\]",
+        ),
+        (PostgresColumn("c", "jsonb"), "JSON", "jsonb into JSON"),
+        (PostgresColumn("c", "uuid"), "Int8", "uuid into Int8"),
+    ],
+    ids=lambda part: str(part)[:60],
+)
+def test_what_copy_can_not_carry_says_why(column: PostgresColumn, target: str, why: str) -> None:
+    with pytest.raises(NoCopy, match=why):
+        copy_stream(QUERY, [column], [target])
+
+
+@pytest.mark.parametrize(
+    ("column", "suggested"),
+    [
+        (PostgresColumn("c", "int2"), "Int16"),
+        (PostgresColumn("c", "numeric", precision=10, scale=2), "Decimal(10, 2)"),
+        (PostgresColumn("c", "timestamptz"), "DateTime64(6, 'UTC')"),
+        (PostgresColumn("c", "text", array=True), "Array(Nullable(String))"),
+        (PostgresColumn("c", "interval"), "String"),
+    ],
+    ids=lambda part: str(part)[:40],
+)
+def test_a_type_is_suggested_for_a_table_that_is_not_there(column: PostgresColumn, suggested: str) -> None:
+    assert column.suggested == suggested
+
+
+def test_identifiers_are_quoted() -> None:
+    assert postgres.quoted('a"b c') == '"a""b c"'
