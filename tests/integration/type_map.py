@@ -59,7 +59,9 @@ def _same(stored: str | None) -> Exact:
 
 
 _INFINITY: Final = Refused(VALUE, "turn it into NULL: `nullif(x, 'infinity')`")
-_OLD: Final = Refused(VALUE, f"ClickHouse's calendar is 1900 to 2299; {STRING}, and {CAST_TEXT}")
+_OLD: Final = Refused(
+    VALUE, f"not every release's calendar goes beyond 1900 to 2299; {STRING}, and {CAST_TEXT}"
+)
 _NULL: Final = Refused(VALUE, "make the column `Nullable`, or `coalesce(x, ...)`")
 _NULL_ARRAY: Final = Refused(VALUE, "`coalesce(x, '{}')`: ClickHouse has no NULL array")
 _FRACTION: Final = Refused(VALUE, "`date_trunc('second', x)`, or a `DateTime64`")
@@ -164,8 +166,8 @@ POSTGRES: Final = (
     PostgresCell("date", "date '2024-02-29'", "Date", _same("2024-02-29")),
     PostgresCell("date", "date '1969-12-31'", "Date32", _same("1969-12-31")),
     PostgresCell("date", "date '1969-12-31'", "Date", Refused(VALUE, "a `Date32` column")),
-    PostgresCell("date", "date '1899-12-31'", "Date32", _OLD),
-    PostgresCell("date", "date '2300-01-01'", "Date32", _OLD),
+    PostgresCell("date", "date '1899-12-31'", "Date32", _same("1899-12-31"), _OLD),
+    PostgresCell("date", "date '2300-01-01'", "Date32", _same("2300-01-01"), _OLD),
     PostgresCell("date", "date 'infinity'", "Date32", _INFINITY),
     PostgresCell("date", "date '0044-03-15 BC'", "Date32", _OLD),
     PostgresCell("date", "NULL::date", "Nullable(Date32)", _same(None)),
@@ -194,7 +196,13 @@ POSTGRES: Final = (
         "DateTime('UTC')",
         Refused(VALUE, "a `DateTime64` column"),
     ),
-    PostgresCell("timestamp", "timestamp '1850-01-01 00:00:00'", "DateTime64(6, 'UTC')", _OLD),
+    PostgresCell(
+        "timestamp",
+        "timestamp '1850-01-01 00:00:00'",
+        "DateTime64(6, 'UTC')",
+        _same("1850-01-01 00:00:00.000000"),
+        _OLD,
+    ),
     PostgresCell("timestamp", "timestamp 'infinity'", "DateTime64(6, 'UTC')", _INFINITY),
     PostgresCell("timestamp", "timestamp '-infinity'", "DateTime64(6, 'UTC')", _INFINITY),
     PostgresCell(

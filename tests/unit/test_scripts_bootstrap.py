@@ -105,3 +105,33 @@ def test_setup_without_a_usable_python_says_so(tmp_path: Path) -> None:
     done = subprocess.run([setup], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 1
     assert "no Python between 3.11 and 3.14" in done.stderr
+
+
+def test_the_newest_postgresql_is_found_by_its_number(tmp_path: Path) -> None:
+    assert bootstrap.newest_postgres(tmp_path) is None
+    for version in ("9", "15", "16"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+    for version in ("9", "15"):
+        (tmp_path / version / "bin" / "postgres").touch()
+    assert bootstrap.newest_postgres(tmp_path) == tmp_path / "15" / "bin"
+
+
+def test_a_postgresql_that_is_known_is_not_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "postgres").touch()
+    note = tmp_path / ".cache" / "postgres.json"
+    note.write_text(json.dumps({"programs": str(tmp_path), "libraries": ""}))
+    monkeypatch.setattr(bootstrap, "SYSTEM_POSTGRES", tmp_path / "none")
+    monkeypatch.setattr(bootstrap, "unpacked_postgres", lambda root: pytest.fail("looked for again"))
+    bootstrap.provide_postgres(tmp_path)
+
+
+def test_a_postgresql_that_does_not_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "15" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "postgres").write_text("no program")
+    monkeypatch.setattr(bootstrap, "SYSTEM_POSTGRES", tmp_path)
+    with pytest.raises(SetupError, match="does not start"):
+        bootstrap.provide_postgres(tmp_path)
