@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from typing import Any, Final
 
 DOCS: Final = Path(__file__).resolve().parent
 CHECKOUT: Final = DOCS.parent
+if str(CHECKOUT) not in sys.path:
+    sys.path.insert(0, str(CHECKOUT))  # the type map lies with its tests
 _PART: Final = re.compile(
     r"(?P<start><!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<end><!-- end of (?P=name) -->)",
     re.DOTALL,
@@ -114,6 +117,83 @@ def text_spellings() -> str:
         else:
             rows.append((name, text))
     return table(("type", "accepted text"), [(markdown(name), markdown(text)) for name, text in rows])
+
+
+# ---- the type map
+
+
+def _cell(expected: Any) -> str:
+    """Return what becomes of a value: what is stored, or how it is refused and what to do."""
+    from tests.integration.type_map import Exact
+
+    if not isinstance(expected, Exact):
+        return f"{expected.how}: {expected.way_out}"
+    if expected.stored is None:
+        return "exact: NULL"
+    shown = f"hex {expected.stored}" if expected.as_hex else _shown(expected.stored)
+    return "exact: empty" if not expected.stored else f"exact: {shown}"
+
+
+def _shown(text: str) -> str:
+    """Return a value as code, with what can't be seen written as Python writes it."""
+    inside = repr(text)[1:-1].replace("\\\\", "\\")
+    return f"`` {inside} ``" if "`" in inside else f"`{inside}`"
+
+
+def type_map_postgres() -> str:
+    """Return every cell of PostgreSQL."""
+    from tests.integration.type_map import POSTGRES
+
+    rows = []
+    for cell in POSTGRES:
+        by_copy = "goes through the driver" if cell.by_driver_only else _cell(cell.copy)
+        by_driver = _cell(cell.driver or cell.copy)
+        rows.append(
+            (cell.type, _shown(cell.sql), _shown(cell.target), by_copy, "the same" if by_driver == by_copy else by_driver)
+        )
+    return table(("PostgreSQL", "value", "ClickHouse", "by COPY", "through the driver"), rows)
+
+
+def type_map_driver() -> str:
+    """Return every cell of a driver's Python values."""
+    from tests.integration.type_map import DRIVER
+
+    rows = [
+        (type(cell.value).__name__, _shown(repr(cell.value)), _shown(cell.target), _cell(cell.expected))
+        for cell in DRIVER
+    ]
+    return table(("Python type", "value", "ClickHouse", "what becomes of it"), rows)
+
+
+def type_map_arrow() -> str:
+    """Return every cell of Arrow and Parquet."""
+    from tests.integration.type_map import ARROW
+
+    rows = [
+        (_shown(cell.type.replace("pa.", "")), _shown(repr(cell.value)), _shown(cell.target), _cell(cell.expected))
+        for cell in ARROW
+    ]
+    return table(("Arrow", "value", "ClickHouse", "what becomes of it"), rows)
+
+
+# ---- measured
+
+
+def measured_sources() -> str:
+    """Return the table of the last run of ``scripts/bench sources``, with its conditions."""
+    found = json.loads((CHECKOUT / "benchmarks" / "last-sources.json").read_text())
+    rows = [
+        (
+            result["name"],
+            f"{result['ours']:,.1f} {result['unit']}",
+            f"{result['theirs']:,.1f} {result['unit']}",
+            f"{result['ratio']:.2f}",
+            result["wanted"] + ("" if result["passed"] else " (missed)"),
+        )
+        for result in found["results"]
+    ]
+    head = f"Measured on {found['at'][:10]}: {found['conditions']}.\n\n"
+    return head + table(("what", "ours", "the other", "ratio", "the project asks for"), rows)
 
 
 # ---- decisions
@@ -384,6 +464,10 @@ def bounds() -> str:
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "codes": codes,
     "decisions": decisions,
+    "type-map-postgres": type_map_postgres,
+    "type-map-driver": type_map_driver,
+    "type-map-arrow": type_map_arrow,
+    "measured-sources": measured_sources,
     "text-spellings": text_spellings,
     "grants-of-refresh": grants_of_refresh,
     "grants-of-init": grants_of_init,

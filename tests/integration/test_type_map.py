@@ -93,7 +93,7 @@ class Store:
 
     def _refusal(self, start: Any, target: str) -> str:
         """How a load is refused. Whatever the way, the column is named and nothing is stored."""
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - which kind it is, is looked at here
+        with pytest.raises(Exception) as caught:
             self.load(start(), target)
         match caught.value:
             case Stopped() as stopped if stopped.stop.code is Code.TYPE_NOT_EXACT:
