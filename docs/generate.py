@@ -149,7 +149,13 @@ def type_map_postgres() -> str:
         by_copy = "goes through the driver" if cell.by_driver_only else _cell(cell.copy)
         by_driver = _cell(cell.driver or cell.copy)
         rows.append(
-            (cell.type, _shown(cell.sql), _shown(cell.target), by_copy, "the same" if by_driver == by_copy else by_driver)
+            (
+                cell.type,
+                _shown(cell.sql),
+                _shown(cell.target),
+                by_copy,
+                "the same" if by_driver == by_copy else by_driver,
+            )
         )
     return table(("PostgreSQL", "value", "ClickHouse", "by COPY", "through the driver"), rows)
 
@@ -170,7 +176,12 @@ def type_map_arrow() -> str:
     from tests.integration.type_map import ARROW
 
     rows = [
-        (_shown(cell.type.replace("pa.", "")), _shown(repr(cell.value)), _shown(cell.target), _cell(cell.expected))
+        (
+            _shown(cell.type.replace("pa.", "")),
+            _shown(repr(cell.value)),
+            _shown(cell.target),
+            _cell(cell.expected),
+        )
         for cell in ARROW
     ]
     return table(("Arrow", "value", "ClickHouse", "what becomes of it"), rows)

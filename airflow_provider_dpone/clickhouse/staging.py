@@ -765,7 +765,12 @@ def _unknown() -> None:
 def _names(error: ServerError, column: str) -> bool:
     return any(
         error.mentions(text)
-        for text in (f"column {identifier(column)}", f"column {column} ", f"value of key {column})", f"name: {column}, type: ")
+        for text in (
+            f"column {identifier(column)}",
+            f"column {column} ",
+            f"value of key {column})",
+            f"name: {column}, type: ",
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's own COPY stream, passed on as it is: nothing is done per row in Python.
+"""PostgreSQL's own COPY stream, passed on as it is: no value becomes an object of Python.
 
 COPY's text format is ClickHouse's TabSeparated: the same escapes, the same ``\\N``. Each column is read in the
 type that PostgreSQL gave it, so every text is in range, and ClickHouse converts it to the table's type by the
@@ -118,6 +118,7 @@ def describe(query: Query, connection: Any) -> tuple[PostgresColumn, ...]:
     :raises Stopped: ``BAD_INPUT``: a column has no name.
     :raises NoCopy: what answers is not PostgreSQL.
     """
+    connection.autocommit = False
     with closing(_cursor(connection)) as cursor:
         cursor.execute("SELECT version()")
         if "redshift" in str(cursor.fetchone()[0]).lower():
@@ -161,14 +162,14 @@ def copy_stream(query: Query, columns: Sequence[PostgresColumn], types: Sequence
         reported = None
         with closing(query.connect()) as connection:
             opened.append(connection)
-            connection.autocommit = False
             if list(describe(query, connection)) != list(columns):
                 raise Stopped(
                     Stop(Code.SOURCE_FAILED, "The query's columns changed after the load was planned.")
                 )
-            select = query.wrapped(
-                ", ".join(f"{one.expression} AS {quoted(one.column.name)}" for one in copied)
-            )
+            selected = ", ".join(f"{one.expression} AS {quoted(one.column.name)}" for one in copied)
+            if query.parameters is not None:
+                selected = selected.replace("%", "%%")  # a name is no placeholder
+            select = query.wrapped(selected)
             rows = _copy(query, connection, f"COPY (\n{select}\n) TO STDOUT", write)
             connection.rollback()
         reported = rows
@@ -257,16 +258,60 @@ class _Pieces(io.RawIOBase):
 def _copy(query: Query, connection: Any, sql: str, write: Write) -> int:
     """Run a COPY and return how many rows PostgreSQL says it has given."""
     buffer = io.BufferedWriter(_Pieces(write), _PIECE_BYTES)
-    with closing(_cursor(connection)) as cursor:
-        if driver(connection) == "psycopg2":
-            bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters).decode()
-            cursor.copy_expert(bound, buffer)
-        else:
-            with cursor.copy(sql, query.parameters) as copy:
-                buffer.writelines(copy)
-        rows = int(cursor.rowcount)
-        buffer.flush()
-        buffer.detach()
+    if driver(connection) == "psycopg2":
+        rows = _copy_by_psycopg2(query, connection, sql, buffer)
+    else:
+        rows = _copy_by_libpq(query, connection, sql, buffer)
+    buffer.flush()
+    buffer.detach()
     if rows < 0:
         raise Stopped(Stop(Code.SOURCE_FAILED, "PostgreSQL ended the COPY without a count of its rows."))
     return rows
+
+
+def _copy_by_psycopg2(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter) -> int:
+    with closing(_cursor(connection)) as cursor:
+        bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters).decode()
+        cursor.copy_expert(bound, buffer)
+        return int(cursor.rowcount)
+
+
+def _copy_by_libpq(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter) -> int:
+    """Use psycopg's wrapper of libpq: its cursor's COPY takes three times the processor's time for each row.
+
+    Waiting for a row lets other threads run, and a cancelled query ends the wait.
+    """
+    from psycopg import ClientCursor
+    from psycopg.pq import ExecStatus
+
+    with ClientCursor(connection) as cursor:
+        bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters)
+    libpq = connection.pgconn
+    begun = libpq.exec_(bound.encode())
+    if begun.status != ExecStatus.COPY_OUT:
+        raise _postgres_error(begun)
+    read, put = libpq.get_copy_data, buffer.write
+    while True:
+        size, data = read(0)
+        if size < 0:
+            break
+        put(data)
+    ended = libpq.get_result()
+    while libpq.get_result() is not None:
+        pass
+    if ended is None or ended.status != ExecStatus.COMMAND_OK:
+        raise _postgres_error(ended)
+    return -1 if ended.command_tuples is None else int(ended.command_tuples)
+
+
+def _postgres_error(result: Any) -> Exception:
+    """Return psycopg's error for a result, without PostgreSQL's text."""
+    from psycopg import OperationalError, errors
+    from psycopg.pq import DiagnosticField
+
+    state = None if result is None else result.error_field(DiagnosticField.SQLSTATE)
+    try:
+        kind: type[Exception] = OperationalError if state is None else errors.lookup(state.decode())
+    except KeyError:
+        kind = OperationalError
+    return kind("PostgreSQL ended the COPY with an error")

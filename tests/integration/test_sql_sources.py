@@ -105,12 +105,13 @@ def test_parameters_are_bound_by_the_driver_and_a_percent_sign_is_itself(
     site: Site, pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch, driver: str
 ) -> None:
     choose(monkeypatch, driver)
-    site.create("x String")
+    site.create("x String, `50 %s` Nullable(Int8)")
     evil = "a'; DROP TABLE t; -- %s \\ \" é"
     for sql, parameters, expected in (
         ("SELECT %s::text AS x", [evil], evil),
         ("SELECT %(a)s::text AS x WHERE 7 = ANY(%(n)s)", {"a": evil, "n": [6, 7]}, evil),
         ("SELECT '100 %s' AS x", None, "100 %s"),
+        ('SELECT %s AS x, 1 AS "50 %%s"', ["y"], "y"),
     ):
         attempt, _ = site.staged(site.staging(source(sql, parameters=parameters)))
         assert site.rows(f"SELECT x FROM {site.database}.{attempt.name}") == [[expected]]
