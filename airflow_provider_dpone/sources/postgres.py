@@ -269,14 +269,14 @@ def _copy(query: Query, connection: Any, sql: str, write: Write) -> int:
     return rows
 
 
-def _copy_by_psycopg2(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter) -> int:
+def _copy_by_psycopg2(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter[Any]) -> int:
     with closing(_cursor(connection)) as cursor:
         bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters).decode()
         cursor.copy_expert(bound, buffer)
         return int(cursor.rowcount)
 
 
-def _copy_by_libpq(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter) -> int:
+def _copy_by_libpq(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter[Any]) -> int:
     """Use psycopg's wrapper of libpq: its cursor's COPY takes three times the processor's time for each row.
 
     Waiting for a row lets other threads run, and a cancelled query ends the wait.

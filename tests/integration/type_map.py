@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-TYPE: Final = "refused before any row is read"
-VALUE: Final = "the load is refused at the value"
+TYPE: Final = "refused in the plan"
+VALUE: Final = "refused"
 
 CAST_TEXT: Final = "cast it to `text` in the SELECT"
 STRING: Final = "make the column a `String`"

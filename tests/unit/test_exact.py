@@ -11,6 +11,7 @@ from airflow_provider_dpone.clickhouse.exact import (
     INPUT_SETTINGS,
     SELECT_SETTINGS,
     TEXT_CARRIER,
+    Encoding,
     InexactTypeError,
     LoadColumn,
     content_digest_expressions,
@@ -246,3 +247,27 @@ def test_a_digest_wraps_its_columns_in_a_tuple() -> None:
 def test_a_digest_over_no_column_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one column"):
         content_digest_select("d", "t", [])
+
+
+def test_an_encoded_column_is_read_as_text_and_decoded_before_it_is_checked() -> None:
+    columns = [
+        LoadColumn("raw", TEXT_CARRIER, "String", Encoding.HEX),
+        LoadColumn("tags", "Array(Nullable(String))", "Array(UInt8)", Encoding.JSON_ARRAY),
+    ]
+    raw, tags = exact_select(columns)
+    assert "unhex(materialize(`raw`))" in raw
+    assert "throwIf" in raw  # NULL is refused
+    assert "JSONType(`tags`) = 'Array'" in tags
+    assert misfit_column("dpone: a value does not fit column `tags`") == "tags"
+    assert "does not fit column `tags`" in tags
+    load = insert_from_input("d", "t", columns, "TabSeparated")
+    assert f"`raw` {TEXT_CARRIER}, `tags` {TEXT_CARRIER}" in load.sql.replace("\\`", "`")
+
+
+def test_an_encoded_column_keeps_its_check_where_the_types_are_equal() -> None:
+    (same,) = exact_select(
+        [LoadColumn("x", "Array(Nullable(String))", "Array(Nullable(String))", Encoding.JSON_ARRAY)]
+    )
+    assert "throwIf" in same
+    (raw,) = exact_select([LoadColumn("x", TEXT_CARRIER, TEXT_CARRIER, Encoding.HEX)])
+    assert raw == "unhex(materialize(`x`))"
