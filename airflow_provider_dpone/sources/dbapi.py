@@ -7,9 +7,11 @@ hold the whole result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
 _CURSOR_NAME: Final = "dpone_source"
+_BATCHES_PER_COLLECTION: Final = 100
 _MOST_ROWS: Final = 2**62
 """Some drivers say -1 as an unsigned number where they have no count."""
 
@@ -155,10 +158,12 @@ def rows_stream(
             opened.append(connection)
             with closing(_reading_cursor(connection, batch_rows)) as cursor:
                 query.execute(cursor, query.text)
-                while batch := cursor.fetchmany(batch_rows):
-                    if rows.rows == 0:
-                        _require_names(cursor, names)
-                    write(rows.encode(batch))
+                with _collector_paused() as collect:
+                    while batch := cursor.fetchmany(batch_rows):
+                        if rows.rows == 0:
+                            _require_names(cursor, names)
+                        write(rows.encode(batch))
+                        collect()
                 said = _row_count(cursor)
             with suppress(Exception):
                 connection.rollback()
@@ -203,6 +208,27 @@ def _reading_cursor(connection: Any, batch_rows: int) -> Any:
             with suppress(AttributeError):
                 cursor.arraysize = batch_rows
             return cursor
+
+
+@contextmanager
+def _collector_paused() -> Iterator[Callable[[], None]]:
+    """Keep Python's collector from walking through the tuples of each batch, which hold no cycles.
+
+    What others leave behind meanwhile is collected now and then: the yielded function is called per batch.
+    """
+    enabled = gc.isenabled()
+    batches = count(1)
+
+    def collect() -> None:
+        if next(batches) % _BATCHES_PER_COLLECTION == 0:
+            gc.collect()
+
+    gc.disable()
+    try:
+        yield collect
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _read_only(connection: Any) -> None:

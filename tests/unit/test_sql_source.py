@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -150,6 +151,22 @@ def test_parameters_are_bound_and_a_percent_sign_is_itself(hook: SqliteHook) -> 
     assert rows_of(streamed(SqlSource("SELECT id % 2 AS x FROM t WHERE id = 5", conn_id="c"), ["Int8"])) == [
         {"x": 1}
     ]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was_afterwards(hook: SqliteHook, enabled: bool) -> None:
+    before = gc.isenabled()
+    good = streamed(SqlSource("SELECT id FROM t", conn_id="c"), ["Int8"])
+    bad = streamed(SqlSource("SELECT id FROM t", conn_id="c"), ["Array(Int8)"])
+    try:
+        gc.enable() if enabled else gc.disable()
+        list(good.chunks())
+        assert gc.isenabled() is enabled
+        with pytest.raises(Stopped):
+            list(bad.chunks())
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable() if before else gc.disable()
 
 
 def test_an_empty_result_is_an_empty_stream(hook: SqliteHook) -> None:
