@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from tests.airflow.bench import DROP, LOAD, RUN_SECONDS, SWAP, Bench
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME
+from tests.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.airflow, pytest.mark.cluster]
 
@@ -52,6 +53,25 @@ def test_two_refreshes_from_dicts_and_templates(bench: Bench, tmp_path: Path) ->
     assert rendered["refresh"]["table"] == "orders"
     for secret in (APP_PASSWORD, "SELECT number"):
         assert secret not in log
+
+
+def test_a_refresh_from_a_connection_that_airflow_keeps(bench: Bench, postgres: LocalPostgres) -> None:
+    """The source's thread asks the task's supervisor for the connection; nothing else knows it."""
+    dag_id = "refresh_from_postgres"
+    shop = {
+        "conn_type": "postgres",
+        "host": "127.0.0.1",
+        "port": postgres.port,
+        "login": "postgres",
+        "schema": "postgres",
+    }
+    bench.airflow.add_connection("shop", shop)
+    run_id = bench.run(dag_id, rows=4321)
+    assert bench.receipt(dag_id, run_id, "orders.stage")["rows"] == 4321
+    assert bench.rows("orders") == [4321, 4321]
+    log = bench.log(dag_id, run_id, "orders.stage")
+    assert "COPY stream is passed on" in log
+    assert "generate_series" not in log
 
 
 def test_a_check_on_the_candidate_and_no_word_about_the_stage_task(bench: Bench) -> None:

@@ -42,6 +42,18 @@ with dag("refresh_from_file"):
         source={"path": "{{ params.file }}", "format": "CSV"},
     )
 
+# Rows of another database, with a bound parameter that is a template.
+with dag("refresh_from_postgres"):
+    cluster_refresh(
+        group_id="orders",
+        refresh=refresh("orders"),
+        source=SqlSource(
+            "SELECT i AS id, 'name ' || i AS name FROM generate_series(1, %(rows)s::int) i",
+            conn_id="shop",
+            parameters={"rows": "{{ params.rows }}"},
+        ),
+    )
+
 # Nobody says `staged`, and a check on the candidate stands in between.
 with dag("refresh_checked"):
 
