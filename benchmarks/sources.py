@@ -33,7 +33,7 @@ from airflow_provider_dpone.sources import FileSource, RowsLoad, Source, SqlSour
 from airflow_provider_dpone.values import GiB
 from benchmarks.protocol import Result, commit
 from scripts.lib.flights import NULL, first_extract
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
+from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster, User
 from tests.integration.staging_site import Site, new_attempt
 from tests.postgres import LocalPostgres
 
@@ -43,6 +43,9 @@ DRIVER_FACTOR: Final = 1.3
 PARQUET_SHARE: Final = 0.7
 FLAT_MB: Final = 25
 COPY_MB: Final = 50
+
+PEER: Final = User("bench_peer", ("GRANT ALL ON *.*",), password="peer")
+"""As whom other tools load; they want rights that the provider doesn't need."""
 
 PIECE: Final = 256 * 1024
 DATABASE: Final = "mart_bench_sources"
@@ -187,7 +190,7 @@ class Bench:
         (_, tcp), *_ = self.cluster.direct_tcp
         command = [PEERS, "-m", "benchmarks.peers.dlt_postgres", backend, self.postgres.port, http, tcp]
         done = subprocess.run(
-            [*map(str, command), DATABASE, APP_USER, APP_PASSWORD],
+            [*map(str, command), DATABASE, PEER.name, str(PEER.password)],
             cwd=CHECKOUT,
             capture_output=True,
             text=True,
@@ -390,7 +393,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, rounds, patience = (100_000, 1, 3.0) if options.quick else (1_000_000, 3, 60.0)
     with (
         LocalPostgres() as postgres,
-        LocalCluster(replicas=2) as cluster,
+        LocalCluster(replicas=2, users=[PEER]) as cluster,
         tempfile.TemporaryDirectory() as folder,
     ):
         os.environ["AIRFLOW_CONN_PG"] = postgres.uri

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, ClassVar, Final, Literal, Self, get_args
@@ -14,6 +14,7 @@ from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import compression, csv_file, json_file, parquet_file
 from airflow_provider_dpone.sources.base import Describe, Render, SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.pump import Write, pumped
 from airflow_provider_dpone.values import FrozenMapping
 
 _PATTERN: Final = re.compile(r"[*?\[]")
@@ -91,9 +92,9 @@ class FileSource:
         files = self._files()
         match form:
             case "CSV":
-                return csv_file.stream(files, csv_file.CsvOptions.from_mapping(self.options))
+                return _pumped(csv_file.stream(files, csv_file.CsvOptions.from_mapping(self.options)))
             case "JSONEachRow":
-                return json_file.stream(files)
+                return _pumped(json_file.stream(files))
             case "Parquet":
                 return parquet_file.stream(files)
 
@@ -148,6 +149,16 @@ class FileSource:
         if version > cls.__version__:
             raise ValueError("this FileSource was written by a newer release: upgrade the provider")
         return cls(**data)
+
+
+def _pumped(load: StreamLoad) -> StreamLoad:
+    """Let the storage be read in a thread: it may be slow to answer, and decompressing overlaps sending."""
+
+    def produce(write: Write) -> None:
+        for chunk in load.chunks():
+            write(chunk)
+
+    return replace(load, chunks=lambda: pumped(produce, lambda: None))
 
 
 @contextmanager

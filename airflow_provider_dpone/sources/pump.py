@@ -20,7 +20,7 @@ Write = Callable[[bytes | memoryview], None]
 
 _PIECES_WAITING: Final = 4
 _BEAT_SECONDS: Final = 0.2
-_LAST_WORDS_SECONDS: Final = 5.0
+_LAST_WORDS_SECONDS: Final = 1.0
 
 
 class _Abandoned(Exception):

@@ -42,7 +42,7 @@ def main(backend: str, postgres: str, http: str, tcp: str, database: str, user: 
             dataset_name="dlt",
         )
         table = sql_table(
-            f"postgresql://postgres@127.0.0.1:{postgres}/postgres",
+            f"postgresql+psycopg2://postgres@127.0.0.1:{postgres}/postgres",
             table="flights",
             backend=backend,
             chunk_size=50_000,
