@@ -8,6 +8,7 @@ hold the whole result.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
 _CURSOR_NAME: Final = "dpone_source"
+_POSTGRES: Final = ("psycopg2", "psycopg")
+_FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(\w+)", re.DOTALL)
+_QUERIES: Final = frozenset(("SELECT", "WITH", "VALUES", "TABLE"))
 _BATCHES_PER_COLLECTION: Final = 100
 _MOST_ROWS: Final = 2**62
 """Some drivers say -1 as an unsigned number where they have no count."""
@@ -100,6 +104,16 @@ def driver(connection: Any) -> str:
     return type(connection).__module__.partition(".")[0]
 
 
+def require_select(sql: str) -> None:
+    """Refuse what does not begin as a query does: a driver may commit each statement by itself.
+
+    :raises Stopped: ``BAD_INPUT``.
+    """
+    found = _FIRST_WORD.match(sql)
+    if found is None or found[1].upper() not in _QUERIES:
+        raise _refused("The source's SQL must be one SELECT (it may begin with WITH).")
+
+
 def column_names(query: Query) -> tuple[str, ...]:
     """Ask the database for the names of the query's columns.
 
@@ -108,6 +122,9 @@ def column_names(query: Query) -> tuple[str, ...]:
     """
     with closing(query.connect()) as connection:
         for sql in (query.wrapped(rest=" WHERE 1 = 0"), query.text):
+            if driver(connection) in _POSTGRES:
+                connection.autocommit = False
+                _read_only(connection)
             cursor = connection.cursor()
             try:
                 query.execute(cursor, sql)
@@ -244,7 +261,7 @@ def _require_names(cursor: Any, names: Sequence[str]) -> None:
 
 def _row_count(cursor: Any) -> int | None:
     """Return how many rows the driver says that the query gave. A cursor on the server counts otherwise."""
-    if driver(cursor) in ("psycopg2", "psycopg"):
+    if driver(cursor) in _POSTGRES:
         return None
     said = getattr(cursor, "rowcount", None)
     return said if isinstance(said, int) and 0 <= said < _MOST_ROWS else None

@@ -82,6 +82,7 @@ class SqlSource:
         # Imported late: a DAG file that names a source needs no driver.
         from airflow_provider_dpone.sources import dbapi, postgres
 
+        dbapi.require_select(self.sql)
         query = dbapi.Query(dbapi.hook_of(self.conn_id), self.sql, _for_driver(self.parameters))
         with closing(query.connect()) as connection:
             package = dbapi.driver(connection)

@@ -316,7 +316,9 @@ def test_columns_that_change_after_the_plan_are_refused(site: Site, pg: LocalPos
         assert "changed after" in stop.message
 
 
-@pytest.mark.parametrize("sql", ["SELEC 1", "SELECT 1 AS x; SELECT 2 AS x", "SELECT * FROM missing_table"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT FROM WHERE", "SELECT 1 AS x; SELECT 2 AS x", "SELECT * FROM missing_table"]
+)
 def test_a_query_that_postgresql_refuses_stops_the_plan_without_its_text(
     site: Site, pg: LocalPostgres, sql: str
 ) -> None:

@@ -198,15 +198,39 @@ def test_describing_fetches_no_row(hook: SqliteHook) -> None:
 
 
 def test_a_query_that_stands_in_no_brackets_is_started_to_be_described(hook: SqliteHook) -> None:
-    source = SqlSource("PRAGMA table_info(t)", conn_id="c")
-    load = source.load()
-    assert isinstance(load, RowsLoad)
-    assert [column.name for column in load.columns][:2] == ["cid", "name"]
+    class Cursor(sqlite3.Cursor):
+        def execute(self, sql: str, *parameters: Any) -> Any:
+            if sql.startswith("SELECT * FROM (\nWITH"):
+                raise sqlite3.OperationalError("no WITH in brackets, as on SQL Server")
+            return super().execute(sql, *parameters)
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    hook.get_conn = lambda: sqlite3.connect(hook.path, factory=Connection)  # type: ignore[method-assign]
+    load = streamed(SqlSource("WITH x AS (SELECT id FROM t) SELECT id FROM x", conn_id="c"), ["Int8"])
+    assert len(rows_of(load)) == 25
 
 
-@pytest.mark.parametrize("sql", ["DELETE FROM t", 'SELECT id AS "" FROM t'])
-def test_a_statement_without_named_columns_is_refused(hook: SqliteHook, sql: str) -> None:
+def test_a_query_with_a_column_without_a_name_is_refused(hook: SqliteHook) -> None:
+    assert stop_of(SqlSource('SELECT id AS "" FROM t', conn_id="c").load).code is Code.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    "sql", ["DELETE FROM t", "-- SELECT\nDELETE FROM t", "/* SELECT */ DROP TABLE t", "EXEC p", "-- nothing"]
+)
+def test_a_statement_that_is_no_query_never_reaches_the_driver(hook: SqliteHook, sql: str) -> None:
+    before = hook.connections
     assert stop_of(SqlSource(sql, conn_id="c").load).code is Code.BAD_INPUT
+    assert hook.connections == before
+
+
+@pytest.mark.parametrize(
+    "sql", ["-- a\n/* b */ SELECT 1 AS x", "(SELECT 1 AS x)", "with a as (select 1 as x) select * from a"]
+)
+def test_a_query_may_begin_in_many_ways(sql: str) -> None:
+    dbapi.require_select(sql)
 
 
 def test_a_value_that_does_not_fit_stops_the_stream_and_names_the_column(hook: SqliteHook) -> None:
