@@ -7,11 +7,11 @@ before or after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
-from airflow_provider_dpone.publication.canonical import Json, digest
+from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import target_key
@@ -21,6 +21,7 @@ from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord, encode
 from airflow_provider_dpone.publication.statement import Drop, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Body, CandidateIntent, PermitUnused
 from airflow_provider_dpone.routes.ports import (
     Attempt,
     Claimed,
@@ -73,7 +74,15 @@ def _unavailable(what: str) -> Stopped:
 class SimEvidence:
     """A durable trail. It outlives its workers."""
 
-    entries: list[tuple[str, str, Mapping[str, Json]]] = field(default_factory=list)
+    entries: list[tuple[str, Body]] = field(default_factory=list)
+    meant: set[str] = field(default_factory=set)
+    """The UUIDs of the candidates that any entry means to create."""
+
+    def append(self, operation_id: str, body: Body) -> None:
+        """Keep an entry."""
+        self.entries.append((operation_id, body))
+        if isinstance(body, CandidateIntent):
+            self.meant.add(body.uuid)
 
 
 @dataclass(slots=True)
@@ -225,27 +234,24 @@ class EvidencePort:
 
     worker: Worker
 
-    def write(self, operation_id: str, kind: str, body: Mapping[str, Json]) -> None:
-        fault = self.worker.call(f"evidence {kind}")
+    def write(self, operation_id: str, body: Body) -> None:
+        fault = self.worker.call(f"evidence {body.kind}")
         if fault in (Fault.REFUSED, Fault.UNSENT, Fault.LATE):
             raise Stopped(Stop(Code.EVIDENCE_UNAVAILABLE, "evidence: no answer"))
-        self.worker.trail.entries.append((operation_id, kind, body))
+        self.worker.trail.append(operation_id, body)
         if fault is Fault.LOST:
             raise Stopped(Stop(Code.EVIDENCE_UNAVAILABLE, "evidence: no answer"))
         self.worker.after(fault)
 
     def intents(self, operation_id: str) -> Sequence[Intent]:
         return [
-            Intent(operation_id, Attempt(str(body["attempt"]), str(body["table"]), str(body["uuid"])))
-            for operation, kind, body in self.worker.trail.entries
-            if operation == operation_id and kind == "intent"
+            Intent(operation_id, Attempt(body.attempt, body.table, body.uuid))
+            for operation, body in self.worker.trail.entries
+            if operation == operation_id and isinstance(body, CandidateIntent)
         ]
 
     def permit_unused(self, operation_id: str, epoch: int, write_id: str) -> bool:
-        return any(
-            (operation, kind, body) == (operation_id, "permit-unused", {"epoch": epoch, "write_id": write_id})
-            for operation, kind, body in self.worker.trail.entries
-        )
+        return (operation_id, PermitUnused(epoch, write_id)) in self.worker.trail.entries
 
 
 @dataclass(slots=True)

@@ -457,7 +457,7 @@ class History:
             if isinstance(applied.statement, Drop) and applied.removed is not None:
                 self._judge_drop(applied.alias, applied.removed)
         live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
-        known = {OLD.uuid} | {str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"}
+        known = self.trail.meant | {OLD.uuid}
         for alias, table in live.items():
             if table is None:
                 if not self.first:
