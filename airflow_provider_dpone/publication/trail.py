@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum, unique
 from functools import cache
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -96,9 +97,9 @@ class Admission:
     live_rows: int | None
     slot: SlotFound | None
     retention: int
-    schema_difference: tuple[str, ...] = ()
-    dependents: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    schema_difference: tuple[str, ...]
+    dependents: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     @property
     def mark(self) -> Mark:
@@ -284,12 +285,33 @@ class ReplicaSeen:
     exception_code: int | None
 
 
+@unique
+class Proven(StrEnum):
+    """What a classification proves, where it doesn't say what stops the operation."""
+
+    DISPATCHABLE = "DISPATCHABLE"
+    """Every replica holds the old table and the whole candidate: the swap may be sent."""
+    PERMIT_UNUSED = "PERMIT_UNUSED"
+    """Nothing was sent under the epoch."""
+    BOUND = "BOUND"
+    """The one queue entry is known."""
+    TERMINAL = "TERMINAL"
+    """The queue entry has ended on every replica."""
+    COMMITTED = "COMMITTED"
+    """Every replica was seen with the new table, after the entry had ended."""
+    DISARMABLE = "DISARMABLE"
+    """No replica shows the new table: the swap may be made harmless."""
+    DISARMED = "DISARMED"
+    """The swap finds nothing to swap any more."""
+    NOT_PUBLISHED = "NOT_PUBLISHED"
+    """The swap is harmless, and every replica was seen with the old table since."""
+
+
 @dataclass(frozen=True, slots=True)
 class Classification:
     """What was concluded from replicas and queue, when that changed. A move that rests on it comes later.
 
-    :ivar aggregate: the conclusion: what is proven (`DISPATCHABLE`, `BOUND`, `TERMINAL`, `COMMITTED`,
-        `PERMIT_UNUSED`, `DISARMABLE`, `DISARMED`, `NOT_PUBLISHED`), or the code of what stops it.
+    :ivar aggregate: the conclusion: what is proven (one of :class:`Proven`), or the code of what stops it.
     :ivar category: of the code; null where something is proven.
     :ivar phase: the record's phase.
     :ivar epoch: the record's dispatch epoch.
@@ -361,8 +383,8 @@ class CleanupStep:
     table: str
     uuid: str
     version: int
-    seen_on: tuple[str, ...] | None = None
-    why: str | None = None
+    seen_on: tuple[str, ...] | None
+    why: str | None
 
     @property
     def mark(self) -> Mark:

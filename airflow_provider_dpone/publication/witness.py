@@ -11,7 +11,7 @@ from airflow_provider_dpone.publication.queue import QueueState, Running, Termin
 from airflow_provider_dpone.publication.receipt import Names
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
 from airflow_provider_dpone.publication.stop import Stop
-from airflow_provider_dpone.publication.trail import Classification, ReplicaSeen, SlotFound
+from airflow_provider_dpone.publication.trail import Classification, Proven, ReplicaSeen, SlotFound
 
 
 def witness(
@@ -26,21 +26,21 @@ def witness(
         case decide.Wait(stop) | decide.Hold(stop) | decide.Abort(stop):
             aggregate = stop.code.name
         case decide.DispatchSwap():
-            aggregate = "DISPATCHABLE"
+            aggregate = Proven.DISPATCHABLE.value
         case decide.Rearm():
-            aggregate = "PERMIT_UNUSED"
+            aggregate = Proven.PERMIT_UNUSED.value
         case decide.Bind():
-            aggregate = "BOUND"
+            aggregate = Proven.BOUND.value
         case decide.StoreReceipt():
-            aggregate = "TERMINAL"
+            aggregate = Proven.TERMINAL.value
         case decide.Commit():
-            aggregate = "COMMITTED"
+            aggregate = Proven.COMMITTED.value
         case decide_resolve.Disarm():
-            aggregate = "DISARMABLE"
+            aggregate = Proven.DISARMABLE.value
         case decide_resolve.StoreDisarmed():
-            aggregate = "DISARMED"
+            aggregate = Proven.DISARMED.value
         case decide_resolve.CloseUnpublished():
-            aggregate = "NOT_PUBLISHED"
+            aggregate = Proven.NOT_PUBLISHED.value
         case _:
             return None
     record = stored.record

@@ -77,6 +77,10 @@ class SimEvidence:
     entries: list[tuple[str, Body]] = field(default_factory=list)
     meant: set[str] = field(default_factory=set)
     """The UUIDs of the candidates that any entry means to create."""
+    senders: dict[str, Worker] = field(default_factory=dict)
+    """Who sent the statement with a token."""
+    broken: list[str] = field(default_factory=list)
+    """What no worker may do, whatever comes of it."""
 
     def append(self, operation_id: str, body: Body) -> None:
         """Keep an entry."""
@@ -95,11 +99,17 @@ class Worker:
     nonce: Callable[[], int]
     lines: list[str] = field(default_factory=list)
     dead: bool = False
+    unwritten: set[str] = field(default_factory=set)
+    """Kinds of entries that the trail refused."""
+    since_permit: list[str] | None = None
+    """The calls since a permit was claimed and verified."""
 
     def call(self, name: str) -> Fault:
         """Pass a point. A dead process never comes back from one."""
         if self.dead:
             raise Killed
+        if self.since_permit is not None:
+            self.since_permit.append(name)
         fault = self.choose(name)
         if fault is Fault.KILL_BEFORE:
             self.dead = True
@@ -148,6 +158,7 @@ class Worker:
         if not isinstance(result, Stored):
             return result
         self.world.permits.append((record.target_key, record.dispatch_epoch))
+        self.since_permit = []
         permit = Permit(token=token, epoch=record.dispatch_epoch, write_id=write_id)
         return Claimed(result.stored, permit, self.world.inventory.digest)
 
@@ -184,6 +195,10 @@ class Worker:
     def send(self, permit: Permit, statement: Statement, token: str) -> Reply:
         fault = self.call("send")
         permit.use(token)
+        between, self.since_permit = (self.since_permit or [])[:-1], None
+        if between:
+            self.trail.broken.append(f"{between} stands between a verified permit and its send")
+        self.trail.senders[token] = self
         self.world.sent.append((token, statement))
         match fault:
             case Fault.REFUSED | Fault.UNSENT:
@@ -237,6 +252,7 @@ class EvidencePort:
     def write(self, operation_id: str, body: Body) -> None:
         fault = self.worker.call(f"evidence {body.kind}")
         if fault in (Fault.REFUSED, Fault.UNSENT, Fault.LATE):
+            self.worker.unwritten.add(body.kind)
             raise Stopped(Stop(Code.EVIDENCE_UNAVAILABLE, "evidence: no answer"))
         self.worker.trail.append(operation_id, body)
         if fault is Fault.LOST:
