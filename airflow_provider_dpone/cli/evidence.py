@@ -110,6 +110,7 @@ def reindex(args: Namespace) -> None:
                 "cluster": args.cluster,
                 "operations": done.operations,
                 "added": done.added,
+                "repaired": done.repaired,
                 "removed": done.removed,
                 "unlisted": done.unlisted,
             }
@@ -117,7 +118,7 @@ def reindex(args: Namespace) -> None:
         return
     print_text(
         f"{done.operations} operations are on the list of cluster {args.cluster}: {done.added} entries were "
-        f"missing, {done.removed} had no trail."
+        f"missing, {done.repaired} were cut off, {done.removed} had no trail."
     )
     if done.unlisted:
         print_text(f"{done.unlisted} operations have no admission, and so no place on the list.")

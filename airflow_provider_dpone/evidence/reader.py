@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
-from airflow_provider_dpone.evidence.store import write_index
+from airflow_provider_dpone.evidence.store import index_entry, write_index
 from airflow_provider_dpone.publication.trail import (
     Admission,
     CompareAndSwapOutcome,
@@ -69,12 +69,14 @@ class Reindexed:
 
     :ivar operations: operations that are on the list.
     :ivar added: list entries that were missing.
+    :ivar repaired: list entries that had been cut off while they were written.
     :ivar removed: list entries of operations without a trail.
     :ivar unlisted: operations without an admission, which have no place on the list.
     """
 
     operations: int
     added: int
+    repaired: int
     removed: int
     unlisted: int
 
@@ -154,7 +156,7 @@ class EvidenceReader:
         # The list is read first: whatever is on it by now had a trail before.
         before = {str(name): path for path, name in self.listed()}
         names: set[str] = set()
-        operations = unlisted = 0
+        operations = unlisted = repaired = 0
         known = self.operation_ids()
         for operation_id in known:
             folder = self.folder / operation_id
@@ -162,11 +164,16 @@ class EvidenceReader:
             operations += bool(places)
             unlisted += not places
             for entry, body in places:
-                names.add(str(write_index(self.folder, operation_id, entry.at, body.database, body.table)))
+                name, data = index_entry(operation_id, entry.at, body.database, body.table)
+                names.add(str(name))
+                if (path := before.get(str(name))) is not None and objects.read(path) != data:
+                    objects.delete(path)
+                    repaired += 1
+                write_index(self.folder, operation_id, entry.at, body.database, body.table)
         gone = {name: path for name, path in before.items() if _operation_of(name) not in known}
         for path in gone.values():
             objects.delete(path)
-        return Reindexed(operations, len(names - before.keys()), len(gone), unlisted)
+        return Reindexed(operations, len(names - before.keys()), repaired, len(gone), unlisted)
 
     def _admissions(self, folder: ObjectStoragePath) -> Iterator[tuple[Entry, Admission]]:
         for name in objects.names(folder):

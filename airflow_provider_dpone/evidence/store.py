@@ -127,16 +127,19 @@ class EvidenceStore:
                 yield entry, entry.body
 
 
-def write_index(
-    folder: ObjectStoragePath, operation_id: str, at: str, database: str, table: str
-) -> IndexName:
+def write_index(folder: ObjectStoragePath, operation_id: str, at: str, database: str, table: str) -> None:
     """Put an operation on a cluster's list. Doing it again changes nothing.
 
     :param folder: the cluster's.
     :param at: when its admission was written.
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
     """
-    name = IndexName.of(at, database, table, operation_id)
+    name, data = index_entry(operation_id, at, database, table)
+    objects.create(folder / layout.INDEX / name.day, str(name), data)
+
+
+def index_entry(operation_id: str, at: str, database: str, table: str) -> tuple[IndexName, bytes]:
+    """Return name and bytes of an operation's entry in the list. They follow from its admission alone."""
     data = {
         "schema": "dpone.clickhouse.evidence-index.v1",
         "operation_id": operation_id,
@@ -144,5 +147,4 @@ def write_index(
         "database": database,
         "table": table,
     }
-    objects.create(folder / layout.INDEX / name.day, str(name), canonical_json(data).encode())
-    return name
+    return IndexName.of(at, database, table, operation_id), canonical_json(data).encode()
