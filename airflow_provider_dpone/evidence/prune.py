@@ -84,7 +84,7 @@ def prune(
         places = _places(reader, set(doomed))
         for start in range(0, len(doomed), _BATCH):
             batch = doomed[start : start + _BATCH]
-            store.write_pruned(Pruned(tuple(batch), int(older_than.total_seconds())))
+            store.write("", Pruned(tuple(batch), int(older_than.total_seconds())))
             for operation_id in batch:
                 _delete(reader, operation_id, places[operation_id], trails[operation_id][1])
     return PruneResult(tuple(doomed), dict(kept))

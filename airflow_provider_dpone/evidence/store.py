@@ -21,7 +21,6 @@ from airflow_provider_dpone.publication.trail import (
     CandidateIntent,
     Entry,
     PermitUnused,
-    Pruned,
     dump_entry,
     load_entry,
 )
@@ -61,19 +60,16 @@ class EvidenceStore:
     def write(self, operation_id: str, body: Body) -> None:
         """Append one entry. When this returns, it is stored.
 
+        :param operation_id: empty for what is about the whole cluster; that is never pruned.
         :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
         """
-        entry = self._append(self._operation(operation_id), operation_id, body)
+        self._sequence += 1
+        at = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        entry = Entry(self._cluster, operation_id, at, self._writer, self._sequence, self._about, body)
+        objects.create(self._operation(operation_id), layout.entry_name(entry), dump_entry(entry).encode())
         if isinstance(body, Admission):
             # Its first trace is in the list before anything of it exists.
             write_index(self._folder, operation_id, entry.at, body.database, body.table)
-
-    def write_pruned(self, body: Pruned) -> None:
-        """Append one entry about the whole cluster.
-
-        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
-        """
-        self._append(self._folder / layout.AUDIT, "", body)
 
     def intents(self, operation_id: str) -> Sequence[Intent]:
         """Return the candidates that attempts of this operation meant to create, the oldest first.
@@ -98,15 +94,8 @@ class EvidenceStore:
         """
         return bool(objects.names(self._folder))
 
-    def _append(self, folder: ObjectStoragePath, operation_id: str, body: Body) -> Entry:
-        self._sequence += 1
-        at = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        entry = Entry(self._cluster, operation_id, at, self._writer, self._sequence, self._about, body)
-        objects.create(folder, layout.entry_name(entry), dump_entry(entry).encode())
-        return entry
-
     def _operation(self, operation_id: str) -> ObjectStoragePath:
-        return self._folder / layout.plain(operation_id)
+        return self._folder / (layout.plain(operation_id) or layout.AUDIT)
 
     def _entries(self, operation_id: str, kind: type[BodyT]) -> Iterator[tuple[Entry, BodyT]]:
         """The whole, readable entries of a kind.

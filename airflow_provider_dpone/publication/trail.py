@@ -399,7 +399,7 @@ class OperatorAction:
     :ivar action: the command.
     :ivar step: what it does next.
     :ivar reason: the operator's reason.
-    :ivar phase: the record's phase before.
+    :ivar phase: the record's phase before; null if there was no record, as all that follows.
     :ivar epoch: the record's epoch before.
     :ivar version: the record's version before.
     :ivar write_id: of the write that stored it.
@@ -411,15 +411,15 @@ class OperatorAction:
     action: str
     step: str
     reason: str
-    phase: Phase
-    epoch: int
-    version: int
-    write_id: str
+    phase: Phase | None
+    epoch: int | None
+    version: int | None
+    write_id: str | None
 
     @property
     def mark(self) -> Mark:
         """The record that is changed."""
-        return Mark(self.write_id, self.version, self.action)
+        return Mark(self.write_id or "", self.version, self.action)
 
 
 @dataclass(frozen=True, slots=True)

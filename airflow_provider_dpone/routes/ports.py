@@ -215,6 +215,7 @@ class Evidence(Protocol):
     def write(self, operation_id: str, body: Body) -> None:
         """Append one immutable entry. When this returns, it is stored.
 
+        :param operation_id: empty for what is about the whole cluster.
         :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
         """
 

@@ -350,10 +350,12 @@ def test_nothing_is_deleted_that_could_not_be_written_down(
 ) -> None:
     site.write(OPERATIONS[0], *whole(1))
 
-    def refuse(_: EvidenceStore, __: Pruned) -> None:
+    def refuse(_: EvidenceStore, operation_id: str, pruned: Body) -> None:
+        assert operation_id == ""
+        assert isinstance(pruned, Pruned)
         raise objects.unavailable("writing ended with ConnectionError")
 
-    monkeypatch.setattr(EvidenceStore, "write_pruned", refuse)
+    monkeypatch.setattr(EvidenceStore, "write", refuse)
     with pytest.raises(Stopped):
         site.prune(LAST)
     assert len(site.reader.trail(OPERATIONS[0]).entries) == 5
