@@ -476,6 +476,9 @@ KINDS: Final[Mapping[str, type[Body]]] = {
 }
 """The body of each kind of entry, in the order in which an operation usually writes them."""
 
+NOTED: Final = frozenset({CompareAndSwapOutcome.kind, DispatchOutcome.kind})
+"""Kinds that only tell what has happened already: nothing rests on them, and one may be missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
