@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 
-def create(folder: ObjectStoragePath, name: str, data: bytes) -> None:
+def create(folder: ObjectStoragePath, name: str, data: bytes, *, durable: bool = True) -> None:
     """Create an object, and have the storage keep it. The same bytes under the same name are success.
 
+    :param durable: wait until a local disk has it. Without, it survives this process, not a crash of the machine.
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``: it is not stored, or not known to be.
     """
     try:
         if is_local(folder):
-            _create_local_file(folder.path, name, data)
+            _create_local_file(folder.path, name, data, durable=durable)
         else:
             _create_object(folder / name, data)
     except FileExistsError:
@@ -100,7 +101,7 @@ def _found(path: ObjectStoragePath) -> bytes | None:
         return None
 
 
-def _create_local_file(folder: str, name: str, data: bytes) -> None:
+def _create_local_file(folder: str, name: str, data: bytes, *, durable: bool) -> None:
     """Create a file that must not exist, and have the disk keep it.
 
     :raises FileExistsError: it exists.
@@ -112,8 +113,10 @@ def _create_local_file(folder: str, name: str, data: bytes) -> None:
         with os.fdopen(file, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
-        os.fsync(directory)
+            if durable:
+                os.fsync(stream.fileno())
+        if durable:
+            os.fsync(directory)
     finally:
         os.close(directory)
 

@@ -16,6 +16,7 @@ from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import IndexName
 from airflow_provider_dpone.publication.canonical import Json, canonical_json
 from airflow_provider_dpone.publication.trail import (
+    NOTED,
     Admission,
     Body,
     CandidateIntent,
@@ -66,7 +67,13 @@ class EvidenceStore:
         self._sequence += 1
         at = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         entry = Entry(self._cluster, operation_id, at, self._writer, self._sequence, self._about, body)
-        objects.create(self._operation(operation_id), layout.entry_name(entry), dump_entry(entry).encode())
+        objects.create(
+            self._operation(operation_id),
+            layout.entry_name(entry),
+            dump_entry(entry).encode(),
+            # Nobody waits for the disk where nothing rests on the entry.
+            durable=body.kind not in NOTED,
+        )
         if isinstance(body, Admission):
             # Its first trace is in the list before anything of it exists.
             write_index(self._folder, operation_id, entry.at, body.database, body.table)

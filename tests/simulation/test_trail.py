@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code
 from airflow_provider_dpone.publication.trail import (
+    NOTED,
     Admission,
     Body,
     CandidateIntent,
@@ -24,9 +25,6 @@ from airflow_provider_dpone.publication.trail import (
 from tests.simulation.ports import KEY, Fault
 from tests.simulation.run import Calm, History
 from tests.simulation.world import World
-
-NOTED = {CompareAndSwapOutcome.kind, DispatchOutcome.kind}
-"""Kinds that tell what has happened already: one that is missing stops nothing."""
 
 PATIENT = {Staged.kind}
 """Kinds that are written again until it works, since a whole load hangs on them."""
