@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from airflow_provider_dpone.publication.canonical import Json, canonical_json
 from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.receipt import Names, PublicationReceipt
-from airflow_provider_dpone.publication.record import ContentDigest, Generation, Owner, Phase
+from airflow_provider_dpone.publication.record import ContentDigest, Owner, Phase
 from airflow_provider_dpone.publication.stop import Category
 
 _STRICT: Final = ConfigDict(strict=True, extra="forbid")
@@ -58,6 +58,20 @@ class SlotFound:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveTable:
+    """The live table that admission found, without a word of its definition.
+
+    :ivar uuid: its UUID.
+    :ivar schema_digest: digest of its whole structure.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    uuid: str
+    schema_digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """What a staging attempt was admitted to. Written before anything is created.
 
@@ -71,7 +85,7 @@ class Admission:
     :ivar plan_digest: digest of source, target, structure and mode.
     :ivar inventory_digest: digest of the cluster's definition.
     :ivar replicas: the admitted replicas.
-    :ivar live: the live table's generation; null if there is no table yet.
+    :ivar live: the live table's UUID and the digest of its structure; null if there is no table yet.
     :ivar live_rows: its rows.
     :ivar slot: the record that the slot held; null if it was free for ever before.
     :ivar retention: for how many seconds the replaced table will be kept.
@@ -93,7 +107,7 @@ class Admission:
     plan_digest: str
     inventory_digest: str
     replicas: tuple[str, ...]
-    live: Generation | None
+    live: LiveTable | None
     live_rows: int | None
     slot: SlotFound | None
     retention: int

@@ -9,9 +9,9 @@ from airflow_provider_dpone.publication.decide_resolve import ResolveStep
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts
 from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
 from airflow_provider_dpone.publication.receipt import Names
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import AuthorityRecord, Generation, Phase, StoredRecord
 from airflow_provider_dpone.publication.stop import Stop
-from airflow_provider_dpone.publication.trail import Classification, Proven, ReplicaSeen, SlotFound
+from airflow_provider_dpone.publication.trail import Classification, LiveTable, Proven, ReplicaSeen, SlotFound
 
 
 def witness(
@@ -94,6 +94,11 @@ def _queue(record: AuthorityRecord, queue: QueueState | None, alias: str) -> tup
         if host.alias == alias:
             return ("finished" if host.exception_code == 0 else "failed"), host.exception_code
     return None, None
+
+
+def live_table(live: Generation | None) -> LiveTable | None:
+    """Return what identifies the live table."""
+    return None if live is None else LiveTable(live.uuid, live.schema_digest)
 
 
 def slot_found(stored: StoredRecord | None) -> SlotFound | None:

@@ -39,7 +39,7 @@ from airflow_provider_dpone.publication.record import (
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import Admission, CandidateIntent, Staged
 from airflow_provider_dpone.publication.transitions import require_room
-from airflow_provider_dpone.publication.witness import admission_warnings, slot_found
+from airflow_provider_dpone.publication.witness import admission_warnings, live_table, slot_found
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops, free_slot
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -299,7 +299,7 @@ class _Stage:
             plan_digest=new.plan.digest,
             inventory_digest=seen.inventory.digest,
             replicas=seen.inventory.aliases,
-            live=new.slot.live,
+            live=live_table(new.slot.live),
             live_rows=new.slot.live_rows,
             slot=slot_found(new.slot.stored),
             retention=new.request.retention,
