@@ -199,7 +199,7 @@ def send_once(
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, stored)
     permit: Permit | None = None
-    conflict = False
+    result: Claimed | Conflict | OutcomeUnknown | None = None
     try:
         result = ports.authority.claim(stored, record, dispatch.token, write_id)
         match result:
@@ -213,18 +213,18 @@ def send_once(
                     )
                 reply = ports.queue.send(permit, statement, dispatch.token)
             case Conflict():
-                conflict = True
-                note_outcome(ports, record, write_id, result)
                 return None
             case OutcomeUnknown(why):
-                note_outcome(ports, record, write_id, result)
                 raise Stopped(cas_unknown(record, why))
     finally:
         # The permit itself is asked, last: whatever raised in between, it knows whether a byte may have left.
-        if not conflict and (permit is None or not permit.used):
-            _note_unused(ports, record, dispatch, write_id)
+        if permit is None or not permit.used:
+            # First what gives the slot back, then what only tells.
+            if not isinstance(result, Conflict):
+                _note_unused(ports, record, dispatch, write_id)
+            if result is not None:
+                note_outcome(ports, record, write_id, result)
     if reply.refused:
-        # First what gives the slot back, then what only tells.
         _note_unused(ports, record, dispatch, write_id)
     note_dispatch(ports, record, dispatch, statement, write_id, reply)
     note_outcome(ports, record, write_id, result)
