@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import sys
 from argparse import Namespace
@@ -11,7 +10,7 @@ from datetime import UTC, datetime
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, print_json, print_text
+from airflow_provider_dpone.cli.output import exit_status, operator_name, print_json, print_text
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
@@ -79,7 +78,7 @@ def resolve(args: Namespace) -> None:
 
 def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
     target = Target(args.cluster, args.database, args.table)
-    about: dict[str, Json] = {"operator": _user()}
+    about: dict[str, Json] = {"operator": operator_name()}
     with exit_status(args.output):
         with bad_input():
             request = OperatorRequest(args.reason, args.operation)
@@ -110,13 +109,6 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
 def _log(message: str) -> None:
     """Progress goes to standard error, so that standard output stays one answer."""
     sys.stderr.write(f"{message}\n")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
 
 
 def _held(record: AuthorityRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
@@ -44,3 +45,11 @@ def print_json(value: Mapping[str, Json]) -> None:
 def print_text(*parts: str, sep: str = " ") -> None:
     """Print a line."""
     sys.stdout.write(f"{sep.join(parts)}\n")
+
+
+def operator_name() -> str:
+    """Return who runs the command, for the evidence."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -46,6 +46,7 @@ from tests.simulation.ports import (
     SimStaging,
     Worker,
 )
+from tests.simulation.trail import TrailOracle
 from tests.simulation.world import CONTROL, USER, Table, World
 
 SITE = Site(TARGET, USER, CONTROL)
@@ -214,12 +215,15 @@ class History:
     healing: bool = False
     strangers: set[str] = field(default_factory=set)
     operator_stops: list[Stop] = field(default_factory=list)
+    judge_trail: bool = True
+    oracle: TrailOracle = field(init=False)
 
     def __post_init__(self) -> None:
         self.world = World(self.replicas)
         if not self.first:
             self.world.seed(TARGET.table, OLD)
         self.trail = SimEvidence()
+        self.oracle = TrailOracle(self.world, self.trail)
         self.ops = [Operation(n) for n in range(self.operations)]
         self.running = []
 
@@ -457,7 +461,7 @@ class History:
             if isinstance(applied.statement, Drop) and applied.removed is not None:
                 self._judge_drop(applied.alias, applied.removed)
         live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
-        known = {OLD.uuid} | {str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"}
+        known = self.trail.meant | {OLD.uuid}
         for alias, table in live.items():
             if table is None:
                 if not self.first:
@@ -475,6 +479,9 @@ class History:
             raise Broken("a swap was sent twice for one operation")
         if len(set(world.permits)) != len(world.permits):
             raise Broken("two permits for one epoch")
+        if self.judge_trail:
+            for problem in self.oracle.problems():
+                raise Broken(problem)
         if (stored := world.stored(KEY)) is not None:
             record = stored.record
             # Not the record's own word for it, which a planted bug may have changed.
@@ -525,6 +532,9 @@ class History:
 
     def _judge_end(self) -> None:
         """After the faults are gone, every operation has an end, or a hold that is named and safe."""
+        if self.judge_trail:
+            for problem in self.oracle.problems_at_the_end():
+                raise Broken(problem)
         stored = self.world.stored(KEY)
         if stored is None:
             if any(op.staged for op in self.ops):

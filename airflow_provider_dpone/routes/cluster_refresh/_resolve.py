@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_provider_dpone.publication import decide_resolve as step
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import (
     Commit,
     Hold,
@@ -25,9 +23,11 @@ from airflow_provider_dpone.publication.decide_resolve import (
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
+from airflow_provider_dpone.publication.receipt import publication_receipt
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
 from airflow_provider_dpone.publication.statement import Rename
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Classification, OperatorAction, StoredReceipt
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -40,6 +40,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     swap,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, write_down
 from airflow_provider_dpone.routes.ports import Ports
 
 MAX_REASON = 500
@@ -125,6 +126,7 @@ class _Resolve:
     queue: QueueState | None = None
     sent: int = 0
     changed: bool = False
+    written: Classification | None = None
     operation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -148,6 +150,7 @@ class _Resolve:
             decided = decide_resolution(
                 Resolution(self.stored, self.read_at, self.observation, self.queue, self.sent)
             )
+            self.written = write_down(ports, self.stored, decided, self.observation, self.queue, self.written)
             match decided:
                 case ReadCatalogs():
                     self._observe()
@@ -167,6 +170,8 @@ class _Resolve:
                         ),
                         "commit",
                     )
+                    proof = publication_receipt(self.stored.record, replayed=False)
+                    note(ports, self.operation_id, StoredReceipt(self.stored.version, proof))
                 case step.Disarm():
                     self._disarm()
                 case step.StoreDisarmed(entry, query_digest, receipt):
@@ -260,13 +265,13 @@ def _audit(
 ) -> None:
     """Write down what an operator is about to change, and why, before it is changed."""
     record = stored.record
-    body: Mapping[str, Json] = {
-        "action": action,
-        "step": step or action,
-        "reason": request.reason,
-        "phase": record.phase.value,
-        "epoch": record.dispatch_epoch,
-        "version": stored.version,
-        "write_id": stored.write_id,
-    }
-    ports.evidence.write(record.operation_id, "operator-action", body)
+    body = OperatorAction(
+        action=action,
+        step=step or action,
+        reason=request.reason,
+        phase=record.phase,
+        epoch=record.dispatch_epoch,
+        version=stored.version,
+        write_id=stored.write_id,
+    )
+    ports.evidence.write(record.operation_id, body)
