@@ -187,6 +187,7 @@ def status(server: Server, cluster: str) -> tuple[TargetStatus | Unusable, ...]:
                 Target(found.cluster, found.database, found.table),
                 control,
                 internal_replication=None,
+                fewest_replicas=1,
             ),
             found,
         )
@@ -203,7 +204,7 @@ def explain(server: Server, target: Target) -> Explanation:
         control = control_table()
         trail = evidence(target.cluster, writer="explain")
     return run_explain(
-        Catalog(server, target, control, internal_replication=None),
+        Catalog(server, target, control, internal_replication=None, fewest_replicas=1),
         DdlQueue(server),
         trail,
         Site(target, user=server.user, control_structure=control.structure),
@@ -223,7 +224,9 @@ def operator_ports(
         control = control_table()
         trail = evidence(target.cluster, writer="operator", about=about)
     with server(conn_id) as connection:
-        yield _connected(connection, target, control, trail, log, internal_replication=None)
+        yield _connected(
+            connection, target, control, trail, log, internal_replication=None, fewest_replicas=1
+        )
 
 
 def _connected(
@@ -234,11 +237,18 @@ def _connected(
     log: Log,
     *,
     internal_replication: bool | None,
+    fewest_replicas: int = 2,
 ) -> Connected:
     return Connected(
         connection,
         Ports(
-            catalog=Catalog(connection, target, control, internal_replication=internal_replication),
+            catalog=Catalog(
+                connection,
+                target,
+                control,
+                internal_replication=internal_replication,
+                fewest_replicas=fewest_replicas,
+            ),
             authority=Authority(connection, target.cluster, control),
             queue=DdlQueue(connection),
             evidence=trail,

@@ -40,6 +40,12 @@ ARG_OPERATION = _arg(
     ("--operation",),
     help="The beginning of the operation's id, as explain shows it: refuse if another one holds the table",
 )
+ARG_RETIRE = _arg(
+    ("--retire",),
+    help="A replica that is gone for ever, as it was called at admission (s1/r2); may be given more than once",
+    action="append",
+    metavar="REPLICA",
+)
 
 
 def commands() -> list[CLICommand]:
@@ -115,8 +121,9 @@ def commands() -> list[CLICommand]:
                     description=(
                         "Commit an operation that every replica proves, or make its swap harmless and close it "
                         "where every replica holds the old table. Where replicas differ, it changes nothing "
-                        "that readers see and says so. Exit status: 0 if the operation is committed or closed, "
-                        "1 if not."
+                        "that readers see and says so. With --retire a replica that is gone for ever is left out, "
+                        "where the others prove all that it takes. Exit status: 0 if the operation is committed "
+                        "or closed, 1 if not."
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.holds.resolve"),
                     args=(
@@ -126,6 +133,7 @@ def commands() -> list[CLICommand]:
                         ARG_TABLE,
                         ARG_REASON,
                         ARG_OPERATION,
+                        ARG_RETIRE,
                         ARG_OUTPUT,
                     ),
                 ),

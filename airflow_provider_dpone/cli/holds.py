@@ -82,7 +82,7 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
     about: dict[str, Json] = {"operator": _user()}
     with exit_status(args.output):
         with bad_input():
-            request = OperatorRequest(args.reason, args.operation)
+            request = OperatorRequest(args.reason, args.operation, tuple(getattr(args, "retire", None) or ()))
             waits = composition.waits()
         with composition.operator_ports(args.conn_id, target, about=about, log=_log) as connected:
             ended = command(connected.ports, connected.site, request, waits)
@@ -94,6 +94,7 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
                 "phase": ended.phase.value,
                 "changed": ended.changed,
                 "kept": ended.kept,
+                "retired": list(ended.retired),
             }
         )
         return
@@ -101,6 +102,8 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
         "not published; the target is free" if ended.phase is Phase.ABORTED else "published on every replica"
     )
     print_text(f"{target}: operation {ended.operation_id[:16]} is {ended.phase}: {outcome}.")
+    if ended.retired:
+        print_text(f"It ended without {', '.join(ended.retired)}, which is gone for ever.")
     if not ended.changed:
         print_text("There was nothing to change.")
     if ended.kept is not None:
@@ -201,7 +204,11 @@ def _commands(args: Namespace, found: Explanation) -> list[str]:
     ]
     names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
     wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
-    return [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+    said = [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+    if Way.RETIRE in found.ways:
+        gone = " ".join(f"--retire {alias}" for alias in found.gone)
+        said.append(f"airflow dpone resolve {' '.join(where)} {gone} --reason '...'")
+    return said
 
 
 def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterator[str]:

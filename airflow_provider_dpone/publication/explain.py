@@ -22,6 +22,7 @@ from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
 from airflow_provider_dpone.publication.record import AuthorityRecord, HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.retire import missing_replicas
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop
 
@@ -35,6 +36,7 @@ class Way(StrEnum):
     RETRY = "retry"
     REPAIR = "repair"
     RESOLVE = "resolve"
+    RETIRE = "retire"
     ABANDON = "abandon"
     LOOK = "look"
 
@@ -48,6 +50,10 @@ _WAYS: Mapping[Way, str] = {
         "Explain again; when every replica is committed, resolve."
     ),
     Way.RESOLVE: "Resolve: it makes the swap harmless where its outcome is not known, and ends the operation.",
+    Way.RETIRE: (
+        "If the missing replica is gone for ever: remove it from both tables in Keeper (SYSTEM DROP REPLICA), and "
+        "resolve with --retire. If it is not, restore the cluster's definition."
+    ),
     Way.ABANDON: "Abandon it if its data must not go live: nothing was sent.",
     Way.LOOK: "Find out who changed the tables or the cluster, and restore what was admitted. Then explain again.",
 }
@@ -81,6 +87,7 @@ class Explanation:
     :ivar stop: why it does not go on by itself; ``None`` where nothing is in the way.
     :ivar ways: what is safe next, the best first.
     :ivar held: the target is held by an operation that has not ended.
+    :ivar gone: admitted replicas that the cluster doesn't list any more.
     """
 
     summary: str
@@ -94,6 +101,7 @@ class Explanation:
     stop: Stop | None
     held: bool
     record: AuthorityRecord | None
+    gone: tuple[str, ...] = ()
 
     @property
     def next(self) -> tuple[str, ...]:
@@ -146,6 +154,9 @@ def explain(
     replicas = _replicas(record, observation, queue, stop)
     held = not (record.ended or record.published)
     dispatched = held and record.phase is not Phase.PREPARED
+    gone = missing_replicas(record, observation) if dispatched else ()
+    if gone:
+        ways = (Way.RETIRE, Way.LOOK)
     return Explanation(
         summary=_summary(record),
         happened=tuple(_happened(record)),
@@ -162,6 +173,7 @@ def explain(
         stop=stop,
         held=held,
         record=record,
+        gone=gone,
     )
 
 

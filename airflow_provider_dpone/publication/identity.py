@@ -67,6 +67,23 @@ def candidate_name(table: str, attempt_id: str) -> str:
     return f"{prefix}__dpone_{attempt_id}"
 
 
+_CANDIDATE = re.compile(r"(?P<table>.+)__dpone_(?P<attempt>[0-9a-f]{16})(?:_parked)*", re.DOTALL)
+
+
+def candidate_parts(name: str) -> tuple[str, str] | None:
+    """Return the prefix and the attempt of a name that :func:`candidate_name` may have made, parked or not."""
+    found = _CANDIDATE.fullmatch(name)
+    return (found["table"], found["attempt"]) if found else None
+
+
+def only_target(candidate: str) -> str | None:
+    """Return the one target that a candidate of this name can have been made for; ``None`` if several can."""
+    parts = candidate_parts(candidate)
+    if parts is None or parts[0] == "table" or len(parts[0]) >= _CANDIDATE_PREFIX_LENGTH:
+        return None
+    return parts[0] if re.fullmatch(r"[A-Za-z0-9_]+", parts[0]) else None
+
+
 def parked_name(candidate: str) -> str:
     """Return the name under which a disarmed candidate is kept. As unique as the candidate's own."""
     return f"{candidate}_parked"
