@@ -46,6 +46,19 @@ ARG_RETIRE = _arg(
     action="append",
     metavar="REPLICA",
 )
+ARG_DROP = _arg(("--drop",), help="Drop this table, if that is proven safe", metavar="NAME")
+ARG_FORGET = _arg(
+    ("--forget",),
+    help="Strike this kept table off the record, because another table has its name; nothing is dropped",
+    metavar="NAME",
+)
+ARG_ANY_DATABASE = _arg(("--database",), help="Only this database")
+ARG_ANY_REASON = _arg(("--reason",), help="Why; needed for a change, and kept in the evidence")
+ARG_UNDONE = _arg(
+    ("--operation",),
+    help="The beginning of the id of the operation whose data is live and is undone, as explain shows it",
+    required=True,
+)
 
 
 def commands() -> list[CLICommand]:
@@ -134,6 +147,45 @@ def commands() -> list[CLICommand]:
                         ARG_REASON,
                         ARG_OPERATION,
                         ARG_RETIRE,
+                        ARG_OUTPUT,
+                    ),
+                ),
+                ActionCommand(
+                    name="orphans",
+                    help="List tables of this provider that no record needs, and drop one",
+                    description=(
+                        "Look on every replica for tables with this provider's mark or a name like its own that no "
+                        "record needs, and say why each is there. --drop first makes it impossible for anybody to "
+                        "publish the table, and then drops exactly that table. Exit status: 0 if it was listed or "
+                        "changed, 1 if not."
+                    ),
+                    func=lazy_load_command("airflow_provider_dpone.cli.ways.orphans"),
+                    args=(
+                        ARG_CONN_ID,
+                        ARG_CLUSTER,
+                        ARG_ANY_DATABASE,
+                        ARG_DROP,
+                        ARG_FORGET,
+                        ARG_ANY_REASON,
+                        ARG_OUTPUT,
+                    ),
+                ),
+                ActionCommand(
+                    name="rollback",
+                    help="Publish the table again that an operation replaced, while it is kept",
+                    description=(
+                        "Publish the kept predecessor again as a new operation, with the same proof on every replica. "
+                        "Run again, it goes on with the same operation and never swaps back. Exit status: 0 if it "
+                        "is proven, 1 if it was refused or is not proven yet."
+                    ),
+                    func=lazy_load_command("airflow_provider_dpone.cli.ways.rollback"),
+                    args=(
+                        ARG_CONN_ID,
+                        ARG_CLUSTER,
+                        ARG_DATABASE,
+                        ARG_TABLE,
+                        ARG_REASON,
+                        ARG_UNDONE,
                         ARG_OUTPUT,
                     ),
                 ),

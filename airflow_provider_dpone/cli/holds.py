@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, print_json, print_text
+from airflow_provider_dpone.cli.output import exit_status, operator, print_json, print_log, print_text, when
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
@@ -79,12 +76,12 @@ def resolve(args: Namespace) -> None:
 
 def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
     target = Target(args.cluster, args.database, args.table)
-    about: dict[str, Json] = {"operator": _user()}
+    about: dict[str, Json] = {"operator": operator()}
     with exit_status(args.output):
         with bad_input():
             request = OperatorRequest(args.reason, args.operation, tuple(getattr(args, "retire", None) or ()))
             waits = composition.waits()
-        with composition.operator_ports(args.conn_id, target, about=about, log=_log) as connected:
+        with composition.operator_ports(args.conn_id, target, about=about, log=print_log) as connected:
             ended = command(connected.ports, connected.site, request, waits)
     if args.output == "json":
         print_json(
@@ -110,24 +107,8 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
         print_text(f"Its data is kept in {ended.kept} for now.")
 
 
-def _log(message: str) -> None:
-    """Progress goes to standard error, so that standard output stays one answer."""
-    sys.stderr.write(f"{message}\n")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
 def _held(record: AuthorityRecord) -> bool:
     return not (record.ended or record.published)
-
-
-def _when(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 # ---- status
@@ -145,7 +126,7 @@ def _status_row(one: TargetStatus | Unusable) -> tuple[str, str, str, str, str]:
         f"{one.database}.{one.table}",
         record.phase.value,
         f"{record.operation_id[:16]} ({owner.dag_id}, {owner.run_id})",
-        _when(record.changed_at),
+        when(record.changed_at),
         live,
     )
 
@@ -205,6 +186,9 @@ def _commands(args: Namespace, found: Explanation) -> list[str]:
     names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
     wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
     said = [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+    if Way.ROLL_ON in found.ways:
+        undone = found.record.owner.run_id[:16]
+        said.insert(0, f"airflow dpone rollback {' '.join(where[:-1])} --operation {undone} --reason '...'")
     if Way.RETIRE in found.ways:
         gone = " ".join(f"--retire {alias}" for alias in found.gone)
         said.append(f"airflow dpone resolve {' '.join(where)} {gone} --reason '...'")
@@ -215,7 +199,7 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
     yield f"{target} on cluster {target.cluster}"
     yield f"{found.summary}"
     if (record := found.record) is not None:
-        yield f"Operation {record.operation_id[:16]}, since {_when(record.changed_at)}"
+        yield f"Operation {record.operation_id[:16]}, since {when(record.changed_at)}"
     yield from _section("What happened", found.happened)
     if found.stop is not None:
         yield from _section("Why it does not go on", (found.stop.code, found.stop.message))

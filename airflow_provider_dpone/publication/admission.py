@@ -13,6 +13,7 @@ from airflow_provider_dpone.publication.record import (
     Generation,
     Phase,
     StoredRecord,
+    is_rollback,
 )
 from airflow_provider_dpone.publication.stop import Code, Stop
 
@@ -304,7 +305,13 @@ def busy(record: AuthorityRecord) -> Stop:
     return Stop(
         Code.TARGET_BUSY,
         f"{record.database}.{record.table} is held by another operation: DAG {owner.dag_id}, run "
-        f"{owner.run_id}, task {owner.task_id}, phase {record.phase}.",
+        f"{owner.run_id}, task {owner.task_id}, phase {record.phase}."
+        if not is_rollback(owner)
+        else f"{record.database}.{record.table} is held by an operator's rollback of operation "
+        f"{owner.run_id[:16]}, phase {record.phase}.",
+        next_action="Run `airflow dpone rollback` again with the same --operation: it goes on where it stopped."
+        if is_rollback(owner)
+        else "",
         facts={
             "operation": record.operation_id[:16],
             "phase": record.phase.value,

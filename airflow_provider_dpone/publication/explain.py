@@ -21,7 +21,13 @@ from airflow_provider_dpone.publication.decide import Situation, decide_publicat
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
-from airflow_provider_dpone.publication.record import AuthorityRecord, HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    HostReceipt,
+    Phase,
+    StoredRecord,
+    is_rollback,
+)
 from airflow_provider_dpone.publication.retire import missing_replicas
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop
@@ -37,6 +43,7 @@ class Way(StrEnum):
     REPAIR = "repair"
     RESOLVE = "resolve"
     RETIRE = "retire"
+    ROLL_ON = "roll on"
     ABANDON = "abandon"
     LOOK = "look"
 
@@ -54,6 +61,7 @@ _WAYS: Mapping[Way, str] = {
         "If the missing replica is gone for ever: remove it from both tables in Keeper (SYSTEM DROP REPLICA), and "
         "resolve with --retire. If it is not, restore the cluster's definition."
     ),
+    Way.ROLL_ON: "Run the rollback again: it goes on where it stopped, with the same operation.",
     Way.ABANDON: "Abandon it if its data must not go live: nothing was sent.",
     Way.LOOK: "Find out who changed the tables or the cluster, and restore what was admitted. Then explain again.",
 }
@@ -151,6 +159,8 @@ def explain(
         )
     record = stored.record
     stop, ways = _hold(stored, observation, queue, read_at, permit_unused)
+    if is_rollback(record.owner):
+        ways = tuple(Way.ROLL_ON if way in (Way.RETRY, Way.WAIT) else way for way in ways)
     replicas = _replicas(record, observation, queue, stop)
     held = not (record.ended or record.published)
     dispatched = held and record.phase is not Phase.PREPARED
@@ -316,6 +326,8 @@ def _live(record: AuthorityRecord, observation: Observation, alias: str) -> str:
 
 def _summary(record: AuthorityRecord) -> str:
     owner = record.owner
+    if is_rollback(owner):
+        return f"{record.phase}: an operator's rollback of operation {owner.run_id[:16]}"
     return f"{record.phase}: DAG {owner.dag_id}, run {owner.run_id}, task {owner.task_id}"
 
 

@@ -10,6 +10,12 @@ from airflow_provider_dpone.publication.canonical import digest
 
 PROTOCOL = "dpone.cluster-full-refresh.v1"
 
+OPERATOR = "operator"
+"""What stands in place of a DAG where a person began an operation."""
+
+ROLLBACK = "rollback"
+"""What stands in place of a task where an operator rolls back; the run is the operation that is undone."""
+
 _CANDIDATE_PREFIX_LENGTH = 64
 
 

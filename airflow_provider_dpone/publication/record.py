@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from airflow_provider_dpone.publication.canonical import canonical_json, digest, sha256_hex
+from airflow_provider_dpone.publication.identity import OPERATOR, ROLLBACK
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 
 SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh.v1"] = "dpone.clickhouse.cluster-full-refresh.v1"
@@ -385,6 +386,11 @@ def decode(row: Row) -> AuthorityRecord:
     if columns != inside:
         raise _invalid(row, "its columns and its payload disagree")
     return record
+
+
+def is_rollback(owner: Owner) -> bool:
+    """Tell whether an operator's rollback owns the operation: no task will go on with it."""
+    return (owner.dag_id, owner.task_id) == (OPERATOR, ROLLBACK)
 
 
 def json_schema() -> dict[str, Any]:

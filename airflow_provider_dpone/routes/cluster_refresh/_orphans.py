@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.identity import candidate_parts, target_key
+from airflow_provider_dpone.publication.identity import OPERATOR, candidate_parts, target_key
 from airflow_provider_dpone.publication.orphans import (
     Orphan,
     is_kept,
@@ -38,9 +38,6 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
 )
 from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit, audit_operation
 from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown, Ports, Stored
-
-OPERATOR = "operator"
-"""What stands in place of a DAG where a person began an operation."""
 
 
 @dataclass(frozen=True, slots=True)
