@@ -27,7 +27,7 @@ from airflow_provider_dpone.routes.cluster_refresh import (
 from tests.simulation.ports import KEY, Fault, Killed, Worker
 from tests.simulation.run import OLD, SITE, WAITS
 from tests.simulation.test_review_findings import Site, once
-from tests.simulation.world import AUTHORITY
+from tests.simulation.world import AUTHORITY, Replica, World
 
 KEEP = 1_000
 
@@ -362,3 +362,104 @@ def test_a_kept_table_whose_name_was_taken_is_forgotten_and_nothing_is_dropped()
     assert item.generation.uuid == OLD.uuid
     assert record(site).record.retained == ()
     assert all(r.tables[staged.candidate] == foreign for r in site.world.replicas.values())
+
+
+# A replica that is gone for ever.
+
+
+def retire(site: Site, *gone: str, worker: Worker | None = None) -> Any:
+    request = OperatorRequest("test", retire=gone)
+    return resolve(site.ports(worker or site.worker()), SITE, request, WAITS)
+
+
+def lost_a_replica(*, swapped: bool, swap_on_the_lost: bool) -> tuple[Site, StageReceipt, Replica]:
+    """A hold: the swap is in the queue, the second of three replicas burnt down, and the cluster forgot it."""
+    site = Site(World(3))
+    staged = site.stage(0, retention=KEEP)
+    with pytest.raises(Killed):
+        site.publish(staged, worker=site.worker(once("send", Fault.KILL_AFTER)))
+    if not swapped:
+        for alias in site.world.replicas:
+            site.world.fail_next[alias] = 1
+    if not swap_on_the_lost:
+        site.world.replicas["s1/r2"].up = False
+    site.world.work_all()
+    site.world.fail_next.clear()
+    gone = site.world.remove("s1/r2")
+    gone.up = False
+    with pytest.raises(Stopped) as caught:
+        site.publish(staged)
+    assert caught.value.stop.code is Code.INVENTORY_DRIFT
+    return site, staged, gone
+
+
+@pytest.mark.parametrize("swap_on_the_lost", [False, True], ids=["lost before", "lost after"])
+@pytest.mark.parametrize("swapped", [False, True], ids=["old", "new"])
+def test_an_operation_ends_without_a_replica_that_is_gone_and_what_comes_back_hurts_nobody(
+    swapped: bool, swap_on_the_lost: bool
+) -> None:
+    site, staged, gone = lost_a_replica(swapped=swapped, swap_on_the_lost=swap_on_the_lost)
+    with pytest.raises(Stopped) as caught:
+        resolve(site.ports(site.worker()), SITE, OperatorRequest("test"), WAITS)
+    assert caught.value.stop.code is Code.INVENTORY_DRIFT
+    ended = retire(site, "s1/r2")
+    assert ended.retired == ("s1/r2",)
+    assert ended.phase is (Phase.COMMITTED if swapped else Phase.ABORTED)
+    assert live(site) == (["new0"] * 2 if swapped else ["old"] * 2)
+    assert record(site).record.replicas == ("s1/r1", "s1/r2")
+    if swapped:
+        receipt = site.publish(staged)
+        assert receipt.retired == ("s1/r2",)
+        assert [replica.alias for replica in receipt.replicas] == ["s1/r1", "s1/r2"]
+    published(site, 1)
+    gone.up = True
+    before = live(site)
+    for _ in range(20):
+        site.world.work_on("gone", gone)
+    assert live(site) == before == ["new1", "new1"]
+    published(site, 2)
+    assert live(site) == ["new2", "new2"]
+
+
+def test_a_swap_that_nobody_saw_is_disarmed_on_the_replicas_that_are_left() -> None:
+    site = Site(World(3))
+    staged = site.stage(0)
+    with pytest.raises(Killed):
+        site.publish(staged, worker=site.worker(once("send", Fault.KILL_BEFORE)))
+    gone = site.world.remove("s1/r2")
+    assert retire(site, "s1/r2").phase is Phase.ABORTED
+    gone.up = True
+    for _ in range(20):
+        site.world.work_on("gone", gone)
+    assert live(site) == ["old", "old"]
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["old", "new"])
+def test_a_retirement_that_meets_any_fault_at_any_call_ends_when_it_is_run_again(swapped: bool) -> None:
+    site, _, _ = lost_a_replica(swapped=swapped, swap_on_the_lost=False)
+    begun = deepcopy(site)
+    choose, points = counting()
+    retire(site, "s1/r2", worker=site.worker(choose))
+    for number in range(len(points)):
+        for fault in Fault:
+            if fault is Fault.NONE:
+                continue
+            site = deepcopy(begun)
+            with suppress(Stopped, Killed):
+                retire(site, "s1/r2", worker=site.worker(at(number, fault)))
+            site.world.heal()
+            ended = retire(site, "s1/r2")
+            where = f"{fault} at call {number} ({points[number]})"
+            assert ended.phase is (Phase.COMMITTED if swapped else Phase.ABORTED), where
+            assert [r.alias for r in record(site).record.retired] == ["s1/r2"], where
+            site.world.work_all()
+            assert live(site) == (["new0"] * 2 if swapped else ["old"] * 2), where
+
+
+def test_a_publish_task_that_sleeps_goes_on_with_the_replicas_that_are_left() -> None:
+    site, staged, _ = lost_a_replica(swapped=True, swap_on_the_lost=False)
+    worker = site.worker(once("write", Fault.KILL_AFTER, skip=1))
+    with pytest.raises(Killed):
+        retire(site, "s1/r2", worker=worker)
+    assert [r.alias for r in record(site).record.retired] == ["s1/r2"]
+    assert site.publish(staged).state is Phase.COMMITTED
