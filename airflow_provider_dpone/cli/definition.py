@@ -46,6 +46,11 @@ ARG_RETIRE = _arg(
     action="append",
     metavar="REPLICA",
 )
+ARG_RECOVER = _arg(
+    ("--recover",),
+    help="The control table was lost: replace it by a new authority; needs --reason",
+    action="store_true",
+)
 ARG_DROP = _arg(("--drop",), help="Drop this table, if that is proven safe", metavar="NAME")
 ARG_FORGET = _arg(
     ("--forget",),
@@ -74,10 +79,12 @@ def commands() -> list[CLICommand]:
                     description=(
                         "Create the control table of a cluster and name its authority. It can be run again at "
                         "any time: it completes what is missing and never drops or empties anything. Where "
-                        "traces of earlier publications exist without a control table, it refuses."
+                        "traces of earlier publications exist without a control table, it refuses: with --recover "
+                        "it takes away every name that a late statement could use, and then creates a new authority "
+                        "that adopts the published tables."
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.commands.init"),
-                    args=(ARG_CONN_ID, ARG_CLUSTER, ARG_PRINT_SQL, ARG_OUTPUT),
+                    args=(ARG_CONN_ID, ARG_CLUSTER, ARG_RECOVER, ARG_ANY_REASON, ARG_PRINT_SQL, ARG_OUTPUT),
                 ),
                 ActionCommand(
                     name="preflight",

@@ -327,14 +327,14 @@ class Catalog:
         sentinel = rows.pop(SENTINEL_KEY, None)
         if sentinel is None:
             return ControlFacts(structure, None, None, None), None
-        authority_id = control_table.authority_id_of(sentinel[0])
+        authority_id, adopted = control_table.authority_of(sentinel[0])
         key = target_key(authority_id, self.target.database, self.target.table)
         found: tuple[Row, int] | None = rows.get(key)
         if found is None:
-            return ControlFacts(structure, authority_id, None, None), None
+            return ControlFacts(structure, authority_id, None, None, adopted), None
         row, version = found
         stored = StoredRecord(decode(row), row.write_id, version)
-        return ControlFacts(structure, authority_id, row.write_id, version), stored
+        return ControlFacts(structure, authority_id, row.write_id, version, adopted), stored
 
 
 _TABLE_FIELDS: Final = (

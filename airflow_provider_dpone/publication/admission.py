@@ -198,14 +198,14 @@ def admit_target(observation: Observation, table: str, *, authority_id: str) -> 
                 alias: {"uuid": t.uuid, "schema_digest": t.schema_digest[:16]} for alias, t in present.items()
             },
         )
-    foreign = {t.comment_authority for t in present.values()} - {None, authority_id}
+    foreign = {t.comment_authority for t in present.values()} - {None, authority_id} - observation.adopted
     if foreign:
         return Stop(
             Code.FOREIGN_AUTHORITY,
             f"Table {table!r} was published under another control table than this cluster's.",
             facts={"authority_in_comment": sorted(a for a in foreign if a), "authority": authority_id},
         )
-    if observation.record is None and any(t.comment_authority for t in present.values()):
+    if observation.record is None and any(t.comment_authority == authority_id for t in present.values()):
         return Stop(
             Code.CONTROL_TABLE_LOST,
             f"Table {table!r} was published by this control table, which has no record of it.",
