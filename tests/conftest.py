@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,5 +14,18 @@ _TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is quick first, and what keeps an Airflow running last: it costs the others time."""
-    items.sort(key=lambda item: _ORDER.index(item.path.relative_to(_TESTS).parts[0]))
+    """Run what is quick first, and what keeps an Airflow running last: it costs the others time.
+
+    Beside other workers it is the other way round: what takes longest begins first, and quick files fill
+    the rest. A file stays with one worker, and so do all files that share the one Airflow.
+    """
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    for item in items:
+        folder = _folder(item)
+        group = folder if folder == "airflow" else str(item.path.relative_to(_TESTS))
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _ORDER.index(_folder(item)), reverse=workers)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_TESTS).parts[0]
