@@ -236,6 +236,7 @@ def explain(server: Server, target: Target) -> Explanation:
         DdlQueue(server),
         trail,
         Site(target, user=server.user, control_structure=control.structure),
+        DdlQueue(server),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
@@ -13,6 +14,7 @@ from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation, Way
+from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
@@ -214,6 +216,8 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.queue is not None
         ],
     )
+    yield from _section("What blocks the queue", [_blocking(one) for one in found.blocked])
+    yield from _section("Warning", found.warnings)
     yield from _section("Readers", (found.readers,))
     yield from _section("Safe next", found.next)
     yield from _section(
@@ -226,6 +230,15 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
     )
     yield from _section("Commands", _commands(args, found))
     yield from _section("Never", found.never)
+
+
+def _blocking(one: Blocker) -> str:
+    who = "this provider" if one.ours else "somebody else"
+    through = f" through {one.initiator}" if one.initiator else ""
+    return (
+        f"{one.replica}: {one.entry}, queued by {who}{through} at {when(one.since)}, is {one.status or 'unknown'}"
+        " and comes first"
+    )
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
@@ -250,6 +263,9 @@ def _explanation_json(args: Namespace, target: Target, found: Explanation) -> di
         "stop": found.stop.as_json() if found.stop else None,
         "proven": list(found.proven),
         "unproven": list(found.unproven),
+        "blocked": [asdict(one) for one in found.blocked],
+        "newer_entries": found.newer_entries,
+        "warnings": list(found.warnings),
         "readers": found.readers,
         "next": [{"way": way.value, "text": text} for way, text in zip(found.ways, found.next, strict=True)],
         "commands": list(_commands(args, found)),

@@ -21,6 +21,7 @@ from airflow_provider_dpone.publication.decide import Situation, decide_publicat
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
+from airflow_provider_dpone.publication.queue_report import FORGOTTEN_AFTER, MANY_NEWER, Blocker
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     HostReceipt,
@@ -96,6 +97,8 @@ class Explanation:
     :ivar ways: what is safe next, the best first.
     :ivar held: the target is held by an operation that has not ended.
     :ivar gone: admitted replicas that the cluster doesn't list any more.
+    :ivar blocked: entries of the queue that replicas have to finish before the operation's.
+    :ivar newer_entries: how many entries came after the operation's; ``None`` if it is not seen.
     """
 
     summary: str
@@ -110,6 +113,18 @@ class Explanation:
     held: bool
     record: AuthorityRecord | None
     gone: tuple[str, ...] = ()
+    blocked: tuple[Blocker, ...] = ()
+    newer_entries: int | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What will soon be wrong."""
+        if self.newer_entries is None or self.newer_entries < MANY_NEWER:
+            return ()
+        return (
+            f"{self.newer_entries:,} entries came after this one. The queue forgets it after {FORGOTTEN_AFTER:,}; "
+            "then its outcome can't be read any more, and an operator has to resolve the operation.",
+        )
 
     @property
     def next(self) -> tuple[str, ...]:

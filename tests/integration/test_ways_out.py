@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,19 @@ from typing import Any
 import pytest
 
 from airflow_provider_dpone import composition
-from airflow_provider_dpone.cli import ways
+from airflow_provider_dpone.cli import commands, holds, ways
+from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes import cluster_refresh as route
-from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest, RolledBack
+from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest, PublishRequest, RolledBack
 from tests.cluster import CLUSTER_NAME, LocalCluster
+from tests.cluster.client import wait_until
+from tests.cluster.spec import ADMIN_USER
 from tests.integration.refresh_site import QUICK, RefreshSite, rows_query
 from tests.integration.task_site import CONN_ID, connect
+from tests.integration.test_holds import Sleeping
 
 pytestmark = pytest.mark.cluster
 
@@ -218,3 +224,194 @@ def test_a_kept_table_whose_name_was_taken_is_forgotten(
     assert site.record().record.retained == ()
     assert item.name in site.tables()
     assert site.refresh(5, run="next").rows == 5
+
+
+# What blocks the queue.
+
+
+def test_explain_names_what_a_late_replica_works_on_first(
+    site: RefreshSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connect(monkeypatch, site.cluster, tmp_path)
+    site.refresh(3, run="first")
+    staged = site.stage(rows_query(9), run="second")
+    held = site.cluster.hold_execution(2, "CREATE TABLE .*foreign")
+    site.cluster.execute(
+        f"CREATE TABLE {site.database}.foreign ON CLUSTER {CLUSTER_NAME} (id UInt64) ENGINE = Log",
+        settings={"distributed_ddl_task_timeout": 0},
+    )
+    held.wait_for_hit()
+    stopped(lambda: site.publish(staged, waits=replace(QUICK, publish=2)))
+    status, answer = run(capsys, holds.explain, site)
+    assert status == holds.HELD
+    [blocker] = answer["blocked"]
+    assert (blocker["replica"], blocker["ours"]) == ("s1/r2", False)
+    assert answer["newer_entries"] == 0
+    assert "queued by somebody else" in run(capsys, holds.explain, site, output="table")[1]
+    held.release()
+    assert site.publish(staged).rows == 9
+
+
+# On a cluster of its own, which they change for good: a lost control table, and a replica that is gone for ever.
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalCluster]:
+    with LocalCluster(replicas=3) as running:
+        yield running
+
+
+def on_own(own: LocalCluster, database: str, folder: Path) -> RefreshSite:
+    own.execute(f"CREATE DATABASE IF NOT EXISTS {database} ON CLUSTER {CLUSTER_NAME} ENGINE = Atomic")
+    return RefreshSite(own, database, folder / "evidence", (own.endpoints[0],))
+
+
+def lose_control_table(own: LocalCluster) -> None:
+    for node in own.nodes:
+        own.execute("DROP TABLE dpone.authority_v1 SYNC", node=node)
+
+
+def init(capsys: pytest.CaptureFixture[str], **more: Any) -> tuple[int, Any]:
+    arguments: dict[str, Any] = {
+        "conn_id": CONN_ID,
+        "cluster": CLUSTER_NAME,
+        "print_sql": False,
+        "recover": False,
+        "reason": None,
+        "output": "json",
+    }
+    capsys.readouterr()
+    status = 0
+    try:
+        commands.init(Namespace(**(arguments | more)))
+    except SystemExit as end:
+        status = int(str(end.code))
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_lost_control_table_is_recovered_and_a_worker_from_before_publishes_nothing(
+    own: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = on_own(own, "mart_lost", tmp_path)
+    connect(monkeypatch, own, tmp_path, user=ADMIN_USER, password="")
+    first = site.refresh(3, run="first")
+    staged = site.stage(rows_query(9), run="second")
+    ended: list[Stop] = []
+    with site.worker("sleeper") as (ports, _):
+        sleeping = Sleeping(ports.queue)
+
+        def work() -> None:
+            request = PublishRequest(staged.operation_id)
+            short = replace(QUICK, publish=1)
+            ended.append(
+                stopped(lambda: route.publish(replace(ports, queue=sleeping), site.site, request, short))
+            )
+
+        sleeper = threading.Thread(target=work)
+        sleeper.start()
+        assert sleeping.asleep.wait(30)
+        lose_control_table(own)
+        assert stopped(lambda: site.stage(rows_query(5), run="next")).code is Code.CONTROL_TABLE_MISSING
+        status, answer = init(capsys)
+        assert (status, answer["stop"]["code"]) == (1, Code.CONTROL_TABLE_LOST.value)
+        assert "init --recover" in answer["stop"]["next_action"]
+        assert init(capsys, recover=True)[0] == 1
+        status, answer = init(capsys, recover=True, print_sql=True)
+        assert (status, answer["parked"]) == (0, [f"mart_lost.{staged.candidate}"])
+        assert staged.candidate in site.tables()
+
+        status, answer = init(capsys, recover=True, reason="an administrator dropped it")
+        assert status == 0, answer
+        assert answer["adopted"] == [first.authority_id]
+        assert answer["tables"] == ["mart_lost.orders"]
+        sleeping.wake.set()
+        sleeper.join(60)
+    assert [reply.exception_code for reply in sleeping.replies] == [60]
+    assert len(ended) == 1
+    assert site.counts() == [3, 3, 3]
+    assert site.uuids(parked_name(staged.candidate)) == [staged.candidate_uuid] * 3
+    assert stopped(lambda: site.publish(staged)).code in (Code.NOT_STAGED, Code.SUPERSEDED)
+
+    third = site.refresh(5, run="next")
+    assert third.authority_id == answer["authority_id"] != first.authority_id
+    assert site.counts() == [5, 5, 5]
+    assert init(capsys, recover=True, reason="again")[0] == 1
+    assert init(capsys)[0] == 0
+
+
+def test_nothing_is_recovered_while_a_statement_of_before_is_under_way(
+    own: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = on_own(own, "mart_busy", tmp_path)
+    connect(monkeypatch, own, tmp_path, user=ADMIN_USER, password="")
+    site.refresh(3, run="first")
+    staged = site.stage(rows_query(9), run="second")
+    own.pause_worker(3)
+    stopped(lambda: site.publish(staged, waits=replace(QUICK, publish=2)))
+    lose_control_table(own)
+    status, answer = init(capsys, recover=True, reason="test")
+    assert status == 1
+    assert "not finished everywhere" in answer["stop"]["message"]
+    own.resume_worker(3)
+    wait_until(lambda: site.counts() == [9, 9, 9])
+    wait_until(lambda: {row["status"] for row in own.queue_rows()} == {"Finished"})
+    status, answer = init(capsys, recover=True, reason="test")
+    assert status == 0, answer
+    assert site.refresh(5, run="next").rows == 5
+
+
+def without_second_replica(own: LocalCluster, databases_and_tables: list[str]) -> None:
+    """The second server is gone for ever: out of the definition, and out of the tables in Keeper."""
+    own.stop_node(2)
+    for node in (1, 3):
+        definition = own.folder / f"n{node}" / "config.d" / "cluster.xml"
+        text = re.sub(r"<replica number=\"2\">.*?</replica>", "", definition.read_text(), flags=re.DOTALL)
+        definition.write_text(text)
+        own.execute("SYSTEM RELOAD CONFIG", node=node)
+    listed = f"SELECT count() FROM system.clusters WHERE cluster = '{CLUSTER_NAME}'"
+    wait_until(lambda: [int(own.scalar(listed, node=node)) for node in (1, 3)] == [2, 2])
+    for name in databases_and_tables:
+        own.execute(f"SYSTEM DROP REPLICA 'r2' FROM TABLE {name}", node=1)
+
+
+def test_an_operation_ends_without_a_replica_that_is_gone_for_ever(own: LocalCluster, tmp_path: Path) -> None:
+    site = on_own(own, "mart_gone", tmp_path)
+    site.refresh(3, run="first")
+    staged = site.stage(rows_query(9), run="second")
+    own.pause_worker(2)
+    late = stopped(lambda: site.publish(staged, waits=replace(QUICK, publish=2)))
+    assert late.code is Code.PARTIAL_IN_PROGRESS
+
+    def resolve(*gone: str) -> Any:
+        with site.worker("operator") as (ports, _):
+            return route.resolve(ports, site.site, OperatorRequest("it burnt down", retire=gone), QUICK)
+
+    assert "still lists s1/r2" in stopped(lambda: resolve("s1/r2")).message
+    without_second_replica(own, ["mart_gone.orders"])
+    assert stopped(lambda: site.publish(staged, waits=replace(QUICK, publish=1))).code is Code.INVENTORY_DRIFT
+    assert stopped(resolve).code is Code.INVENTORY_DRIFT
+    with site.worker() as (ports, _):
+        told = route.explain(ports.catalog, ports.queue, ports.evidence, site.site)
+    assert told.gone == ("s1/r2",)
+    # It is still registered in Keeper for the other table.
+    assert "SYSTEM DROP REPLICA" in stopped(lambda: resolve("s1/r2")).message
+    own.execute(f"SYSTEM DROP REPLICA 'r2' FROM TABLE mart_gone.{staged.candidate}", node=1)
+    ended = resolve("s1/r2")
+    assert (ended.phase, ended.retired) == (Phase.COMMITTED, ("s1/r2",))
+    receipt = site.publish(staged)
+    assert receipt.retired == ("s1/r2",)
+    assert [replica.alias for replica in receipt.replicas] == ["s1/r1", "s1/r2"]
+    site.cleanup(staged)
+    assert site.refresh(5, run="next").rows == 5
+
+    def left() -> list[int]:
+        return [int(own.scalar("SELECT count() FROM mart_gone.orders", node=node)) for node in (1, 3)]
+
+    assert left() == [5, 5]
+    # It comes back, and its worker runs what it missed: on its own tables alone.
+    own.start_node(2)
+    own.resume_worker(2)
+    wait_until(lambda: {row["status"] for row in own.queue_rows()} == {"Finished"})
+    assert left() == [5, 5]
+    assert site.refresh(6, run="last").rows == 6
+    assert left() == [6, 6]
