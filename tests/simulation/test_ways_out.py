@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dpone.publication.identity import candidate_parts
-from airflow_provider_dpone.publication.orphans import FoundTable, Orphan, Why, find_orphans
+from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.receipt import StageReceipt
-from airflow_provider_dpone.publication.record import Phase, StoredRecord, decode
+from airflow_provider_dpone.publication.record import Phase, StoredRecord
 from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import (
@@ -26,8 +25,9 @@ from airflow_provider_dpone.routes.cluster_refresh import (
 )
 from tests.simulation.ports import KEY, Fault, Killed, Worker
 from tests.simulation.run import OLD, SITE, WAITS
+from tests.simulation.run import leftovers as find_leftovers
 from tests.simulation.test_review_findings import Site, once
-from tests.simulation.world import AUTHORITY, Replica, World
+from tests.simulation.world import Replica, World
 
 KEEP = 1_000
 
@@ -210,22 +210,7 @@ def test_a_rollback_that_meets_any_fault_at_any_call_ends_when_it_is_run_again()
 
 
 def leftovers(site: Site) -> tuple[Orphan, ...]:
-    """What no record needs, as a look at the simulated replicas shows it."""
-    operations = {
-        str(body["uuid"]): operation for operation, kind, body in site.trail.entries if kind == "intent"
-    }
-    tables = [
-        FoundTable(
-            alias, "mart", name, table.uuid, AUTHORITY, operations.get(table.uuid), table.rows, False, 0
-        )
-        for alias, replica in site.world.replicas.items()
-        for name, table in replica.tables.items()
-        if candidate_parts(name)
-    ]
-    records = [decode(row) for row, _ in site.world.rows.values()]
-    return find_orphans(
-        tables, records, authority_ids=(AUTHORITY,), unreadable_keys=(), now=int(site.world.now)
-    )
+    return find_leftovers(site.world, site.trail)
 
 
 def drop(site: Site, orphan: Orphan, worker: Worker | None = None) -> Any:
