@@ -215,3 +215,12 @@ def test_the_reason_and_what_was_found_are_in_the_evidence_before_anything_is_pa
     [(_, kind, body)] = cluster.trail.entries
     assert (kind, body["reason"]) == ("operator-action", "test")
     assert body["adopted"] == [AUTHORITY]
+
+
+def test_without_parking_a_worker_that_wakes_would_publish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimLost, "park", lambda *_: None)
+    monkeypatch.setattr("airflow_provider_dpone.routes.recover.not_recoverable_yet", lambda _: None)
+    cluster = Cluster()
+    run(cluster, lambda _: Fault.NONE)
+    with pytest.raises(AssertionError):
+        settled(cluster, "planted")

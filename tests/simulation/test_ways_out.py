@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dpone.publication import rollback as rollback_step
+from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.receipt import StageReceipt
 from airflow_provider_dpone.publication.record import Phase, StoredRecord
@@ -448,3 +450,53 @@ def test_a_publish_task_that_sleeps_goes_on_with_the_replicas_that_are_left() ->
         retire(site, "s1/r2", worker=worker)
     assert [r.alias for r in record(site).record.retired] == ["s1/r2"]
     assert site.publish(staged).state is Phase.COMMITTED
+
+
+# Planted bugs: each must break what the tests above rely on.
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without a new fence token"])
+def test_only_the_new_fence_token_keeps_a_stage_task_from_preparing_what_is_about_to_be_dropped(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = transitions.listed
+
+    def listed(record: Any, *args: Any, **more: Any) -> Any:
+        return replace(real(record, *args, **more), fence_token=record.fence_token)
+
+    if planted:
+        monkeypatch.setattr(transitions, "listed", listed)
+    site = Site()
+    published(site, 5, retention=0)
+    worker = site.worker(kind=Sleeper)
+    worker.point = "content"
+
+    def dropped_late() -> None:
+        # The operator's process dies when the drop is sent, and the replicas are slow.
+        with suppress(Killed):
+            drop(site, leftovers(site)[0], site.worker(once("send", Fault.KILL_AFTER)))
+        for replica in site.world.replicas.values():
+            replica.paused = True
+
+    worker.meanwhile = dropped_late
+    with suppress(Stopped):
+        site.stage(9, worker=worker)
+    now = record(site).record
+    prepared = now.phase is Phase.PREPARED
+    for replica in site.world.replicas.values():
+        replica.paused = False
+    site.world.work_all()
+    lost = all(now.candidate not in replica.tables for replica in site.world.replicas.values())
+    assert (prepared and lost) is planted
+
+
+def test_a_rollback_that_were_a_new_operation_each_time_would_swap_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollback_step, "is_rollback_of", lambda *_: False)
+    site = Site()
+    staged = published(site)
+    roll_back(site, staged.operation_id)
+    with pytest.raises(Stopped):
+        roll_back(site, staged.operation_id)
+    assert live(site) == ["old", "old"], "what is live is compared before anything is sent"
