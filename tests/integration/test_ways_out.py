@@ -164,6 +164,12 @@ def test_what_a_dead_stage_left_is_listed_and_dropped(
     connect(monkeypatch, site.cluster, tmp_path)
     if before:
         site.refresh(3, run="first")
+    else:
+        # In a database that shows no table at all, nobody can tell that one is absent.
+        site.cluster.execute(
+            f"CREATE TABLE {site.database}.other ON CLUSTER {CLUSTER_NAME} (id UInt64) ENGINE = Log"
+        )
+    rest = site.tables()
     died_while_staging(site)
     (orphan,) = orphans(site)
     assert (orphan.why, orphan.table) == (Why.LEFT, "orders")
@@ -176,8 +182,9 @@ def test_what_a_dead_stage_left_is_listed_and_dropped(
     assert run(capsys, ways.orphans, site, drop=orphan.name)[0] == 1
     assert orphan.name in site.tables()
     status, answer = run(capsys, ways.orphans, site, drop=orphan.name, reason="its worker died")
-    assert (status, answer["gone"]) == (0, True)
-    assert site.tables() == ({"orders"} if before else set())
+    assert status == 0, answer
+    assert answer["gone"]
+    assert site.tables() == rest
     assert orphans(site) == ()
     assert run(capsys, ways.orphans, site, drop=orphan.name, reason="again")[0] == 1
     assert site.refresh(5, run="next").rows == 5
@@ -364,10 +371,11 @@ def without_second_replica(own: LocalCluster, databases_and_tables: list[str]) -
     """The second server is gone for ever: out of the definition, and out of the tables in Keeper."""
     own.stop_node(2)
     for node in (1, 3):
+        own.stop_node(node)
         definition = own.folder / f"n{node}" / "config.d" / "cluster.xml"
         text = re.sub(r"<replica number=\"2\">.*?</replica>", "", definition.read_text(), flags=re.DOTALL)
         definition.write_text(text)
-        own.execute("SYSTEM RELOAD CONFIG", node=node)
+        own.start_node(node)
     listed = f"SELECT count() FROM system.clusters WHERE cluster = '{CLUSTER_NAME}'"
     wait_until(lambda: [int(own.scalar(listed, node=node)) for node in (1, 3)] == [2, 2])
     for name in databases_and_tables:
