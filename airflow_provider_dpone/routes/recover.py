@@ -12,7 +12,7 @@ from airflow_provider_dpone.publication.recovery import (
     plan_recovery,
 )
 from airflow_provider_dpone.publication.stop import Stop, Stopped
-from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest
+from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest, audit_action
 from airflow_provider_dpone.routes.ports import Evidence, Log
 
 RECOVERY = "recovery"
@@ -62,18 +62,15 @@ def recover(lost: Lost, evidence: Evidence, log: Log, request: OperatorRequest) 
     plan = plan_recovery(survey)
     if isinstance(plan, Stop):
         raise Stopped(plan)
-    evidence.write(
-        RECOVERY,
-        "operator-action",
-        {
-            "action": "init",
-            "step": "recover",
-            "reason": request.reason,
-            "found": survey.as_json(),
-            "adopted": list(plan.adopted),
-            "parked": [f"{database}.{name}" for database, name in plan.park],
-        },
-    )
+    found = survey.as_json()
+    log(f"Found: {', '.join(f'{key} {value}' for key, value in found.items())}.")
+    # All of it is written down before the first name is taken away.
+    for step in (
+        *(f"adopt authority {one}" for one in plan.adopted),
+        *(f"park {database}.{name}" for database, name in plan.park),
+        "create the control table",
+    ):
+        audit_action(evidence, RECOVERY, request, "init --recover", step)
     for database, name in plan.park:
         log(f"{database}.{name} is parked, so that a statement from before finds nothing.")
         lost.park(database, name)
@@ -81,10 +78,6 @@ def recover(lost: Lost, evidence: Evidence, log: Log, request: OperatorRequest) 
     if stop := not_recoverable_yet(lost.survey()):
         raise Stopped(stop)
     authority_id = lost.create(plan.adopted)
-    evidence.write(
-        RECOVERY,
-        "operator-action",
-        {"action": "init", "step": "recovered", "reason": request.reason, "authority_id": authority_id},
-    )
+    audit_action(evidence, RECOVERY, request, "init --recover", f"created authority {authority_id}")
     log(f"The control table has the new authority {authority_id}.")
     return Recovered(authority_id, plan)

@@ -212,9 +212,13 @@ def test_the_reason_and_what_was_found_are_in_the_evidence_before_anything_is_pa
     cluster = Cluster()
     with pytest.raises(Killed):
         run(cluster, lambda name: Fault.KILL_BEFORE if name == "park" else Fault.NONE)
-    [(_, kind, body)] = cluster.trail.entries
-    assert (kind, body["reason"]) == ("operator-action", "test")
-    assert body["adopted"] == [AUTHORITY]
+    assert {kind for _, kind, _ in cluster.trail.entries} == {"operator-action"}
+    assert {body["reason"] for _, _, body in cluster.trail.entries} == {"test"}
+    assert [body["step"] for _, _, body in cluster.trail.entries] == [
+        f"adopt authority {AUTHORITY}",
+        f"park mart.{CANDIDATE}",
+        "create the control table",
+    ]
 
 
 def test_without_parking_a_worker_that_wakes_would_publish(monkeypatch: pytest.MonkeyPatch) -> None:

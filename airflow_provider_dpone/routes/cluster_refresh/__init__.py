@@ -14,6 +14,7 @@ from airflow_provider_dpone.routes.cluster_refresh._resolve import (
     Ended,
     OperatorRequest,
     abandon,
+    audit_action,
     resolve,
 )
 from airflow_provider_dpone.routes.cluster_refresh._rollback import RolledBack, rollback
@@ -33,6 +34,7 @@ __all__ = [
     "TargetStatus",
     "Waits",
     "abandon",
+    "audit_action",
     "cleanup",
     "drop_orphan",
     "explain",

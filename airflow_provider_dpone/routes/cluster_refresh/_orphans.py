@@ -36,7 +36,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     write,
     write_intent,
 )
-from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit, audit_operation
+from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit, audit_action
 from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown, Ports, Stored
 
 
@@ -147,7 +147,7 @@ def _list(
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
         return written
     record = _given_up(ports, site, item, observation, authority_id)
-    audit_operation(ports, operation_id, request, "orphans", f"drop {orphan.name}", record)
+    audit_action(ports.evidence, operation_id, request, "orphans", f"drop {orphan.name}")
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, None)
     match ports.authority.write(None, record, write_id):

@@ -41,7 +41,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     swap,
     write,
 )
-from airflow_provider_dpone.routes.ports import Ports
+from airflow_provider_dpone.routes.ports import Evidence, Ports
 
 MAX_REASON = 500
 """Longest reason of an operator, in characters."""
@@ -320,26 +320,26 @@ def audit(
 
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``; nothing was changed.
     """
-    more: Mapping[str, Json] = {"version": stored.version, "write_id": stored.write_id}
-    audit_operation(ports, stored.record.operation_id, request, action, step or action, stored.record, more)
+    record = stored.record
+    audit_action(ports.evidence, record.operation_id, request, action, step or action, stored)
 
 
-def audit_operation(
-    ports: Ports,
+def audit_action(
+    evidence: Evidence,
     operation_id: str,
     request: OperatorRequest,
     action: str,
     step: str,
-    record: AuthorityRecord,
-    more: Mapping[str, Json] | None = None,
+    stored: StoredRecord | None = None,
 ) -> None:
-    """As :func:`audit`, where the record is not stored yet."""
+    """As :func:`audit`, also where there is no record (yet): then all that would be said of it is null."""
     body: Mapping[str, Json] = {
         "action": action,
         "step": step,
         "reason": request.reason,
-        "phase": record.phase.value,
-        "epoch": record.dispatch_epoch,
-        **(more or {}),
+        "phase": stored.record.phase.value if stored else None,
+        "epoch": stored.record.dispatch_epoch if stored else None,
+        "version": stored.version if stored else None,
+        "write_id": stored.write_id if stored else None,
     }
-    ports.evidence.write(operation_id, "operator-action", body)
+    evidence.write(operation_id, "operator-action", body)
