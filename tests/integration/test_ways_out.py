@@ -259,6 +259,34 @@ def test_explain_names_what_a_late_replica_works_on_first(
     assert site.publish(staged).rows == 9
 
 
+# A replica that is late while an operator resolves.
+
+
+def test_a_replica_that_follows_after_a_resolve_began_runs_both_statements_in_order(
+    site: RefreshSite,
+) -> None:
+    """Nobody sees the swap's entry any more, and the second replica has not run it."""
+    site.refresh(3, run="first")
+    old = site.uuids()[0]
+    staged = site.stage(rows_query(9), run="second")
+    site.cluster.pause_worker(2)
+    site.cluster.hide_queue_rows("EXCHANGE TABLES")
+    short = replace(QUICK, publish=1, cleanup=2)
+    assert stopped(lambda: site.publish(staged, waits=short)).code is Code.ENTRY_NOT_SEEN
+
+    def resolve() -> Any:
+        with site.worker("operator") as (ports, _):
+            return route.resolve(ports, site.site, OperatorRequest("test"), short)
+
+    assert stopped(resolve).code is Code.RESOLVING
+    assert site.uuids() == [staged.candidate_uuid, old]
+    site.cluster.resume_worker(2)
+    wait_until(lambda: site.uuids(parked_name(staged.candidate)) == [old, old])
+    assert resolve().phase is Phase.COMMITTED
+    assert site.uuids() == [staged.candidate_uuid] * 2
+    assert site.refresh(5, run="next").rows == 5
+
+
 # On a cluster of its own, which they change for good: a lost control table, and a replica that is gone for ever.
 
 
