@@ -24,11 +24,15 @@ from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
 from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
 from airflow_provider_dpone.clickhouse.watching import Lookout
 from airflow_provider_dpone.evidence.location import evidence_root
+from airflow_provider_dpone.evidence.prune import PruneResult
+from airflow_provider_dpone.evidence.prune import prune as run_prune
+from airflow_provider_dpone.evidence.reader import EvidenceReader
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation
 from airflow_provider_dpone.publication.orphans import Orphan, find_orphans
+from airflow_provider_dpone.publication.record import AuthorityRecord
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.watch import Look, Watch
 from airflow_provider_dpone.routes.cluster_refresh import Site, TargetStatus, Waits, target_status
@@ -296,6 +300,45 @@ def evidence(cluster: str, *, writer: str, about: Mapping[str, Json] | None = No
     :raises ValueError: its folder can't be used, as the option stands.
     """
     return EvidenceStore(evidence_root(), cluster=cluster, writer=writer, about=about)
+
+
+def evidence_reader(cluster: str) -> EvidenceReader:
+    """Return what reads the evidence of a cluster.
+
+    :raises ValueError: its folder can't be used, as the option stands.
+    """
+    return EvidenceReader(evidence_root(), cluster)
+
+
+def prune_evidence(
+    server: Server, cluster: str, *, older_than: timedelta, dry_run: bool, about: Mapping[str, Json]
+) -> PruneResult:
+    """Delete the trails of operations that ended long ago and that nothing on the cluster needs.
+
+    :param about: what the evidence says about the operator.
+    :raises Stopped: ``BAD_INPUT``: an option can't be used; ``RECORD_INVALID`` and ``RECORD_NEWER``: a record
+        can't be read, so it is not known what it needs; otherwise as what it reads.
+    """
+    with bad_input():
+        control = control_table()
+        trail = evidence(cluster, writer="prune", about=about)
+        reader = evidence_reader(cluster)
+    records: list[AuthorityRecord] = []
+    for found in read_targets(server, control, cluster):
+        if isinstance(found, Unusable):
+            raise Stopped(found.stop)
+        records.append(found)
+
+    def existing(database: str, names: Collection[str]) -> frozenset[str] | None:
+        # Which target it is doesn't matter: only the named tables are looked at.
+        catalog = Catalog(server, Target(cluster, database, ""), control, internal_replication=None)
+        seen = catalog.observe(names)
+        if seen.unread or not all(facts.sees_database for facts in seen.replicas.values()):
+            return None
+        return frozenset(name for facts in seen.replicas.values() for name in facts.tables)
+
+    with bad_input():
+        return run_prune(reader, trail, tuple(records), existing, older_than=older_than, dry_run=dry_run)
 
 
 def control_table() -> ControlTable:

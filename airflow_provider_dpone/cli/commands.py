@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, operator, print_json, print_log, print_text
+from airflow_provider_dpone.cli.output import exit_status, operator_name, print_json, print_log, print_text
 from airflow_provider_dpone.clickhouse.initialise import initialise
 from airflow_provider_dpone.clickhouse.recover import LostControlTable
 from airflow_provider_dpone.publication.canonical import Json
@@ -61,7 +61,7 @@ def _recover(args: Namespace) -> None:
         with bad_input():
             control = composition.control_table()
             request = None if args.print_sql else OperatorRequest(args.reason or "")
-            evidence = composition.evidence(args.cluster, writer="init", about={"operator": operator()})
+            evidence = composition.evidence(args.cluster, writer="init", about={"operator": operator_name()})
         lost = LostControlTable(server, args.cluster, control, evidence.knows_cluster())
         if request is None:
             plan = plan_recovery(lost.survey())

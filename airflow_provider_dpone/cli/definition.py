@@ -35,6 +35,17 @@ ARG_OUTPUT = _arg(
     default="table",
 )
 
+ARG_ONE_DATABASE = _arg(("--database",), help="Only operations on a table of this database")
+ARG_ONE_TABLE = _arg(("--table",), help="Only operations on this table")
+ARG_LIMIT = _arg(("--limit",), help="How many at most (default: 50)", type=int, default=50)
+ARG_TRAIL = _arg(
+    ("--operation",), help="The beginning of the operation's id, at least 8 characters", required=True
+)
+ARG_OLDER_THAN = _arg(
+    ("--older-than",), help="Age of the newest entry, such as 90d or 36h; at least 1d", required=True
+)
+ARG_DRY_RUN = _arg(("--dry-run",), help="Delete nothing, and say what would be deleted", action="store_true")
+
 ARG_REASON = _arg(("--reason",), help="Why; it is kept in the evidence", required=True)
 ARG_OPERATION = _arg(
     ("--operation",),
@@ -196,6 +207,54 @@ def commands() -> list[CLICommand]:
                         ARG_OUTPUT,
                     ),
                 ),
+                _evidence(),
             ),
         )
     ]
+
+
+def _evidence() -> GroupCommand:
+    return GroupCommand(
+        name="evidence",
+        help="The durable trail of every operation: list it, show it, keep it small",
+        subcommands=(
+            ActionCommand(
+                name="list",
+                help="List operations, newest first, and how far each came",
+                description=(
+                    "Read the list of operations in the evidence. The state is the last one that the "
+                    "operation's own trail tells; what holds now, `status` says. Reads only."
+                ),
+                func=lazy_load_command("airflow_provider_dpone.cli.evidence.list_operations"),
+                args=(ARG_CLUSTER, ARG_ONE_DATABASE, ARG_ONE_TABLE, ARG_LIMIT, ARG_OUTPUT),
+            ),
+            ActionCommand(
+                name="show",
+                help="Show the whole trail of one operation, in order",
+                description="Read everything that was written down about one operation. Reads only.",
+                func=lazy_load_command("airflow_provider_dpone.cli.evidence.show"),
+                args=(ARG_CLUSTER, ARG_TRAIL, ARG_OUTPUT),
+            ),
+            ActionCommand(
+                name="reindex",
+                help="Rebuild the list of operations from their trails",
+                description=(
+                    "Add what is missing in the list of operations, and take off what has no trail any more. "
+                    "It can be run at any time, and again."
+                ),
+                func=lazy_load_command("airflow_provider_dpone.cli.evidence.reindex"),
+                args=(ARG_CLUSTER, ARG_OUTPUT),
+            ),
+            ActionCommand(
+                name="prune",
+                help="Delete the trails of operations that ended long ago",
+                description=(
+                    "Delete the trails of operations that have ended, whose newest entry is older than the "
+                    "given age, and that no record and no table on the cluster needs. The last operation of "
+                    "each table is always kept. What is deleted is written down first. It can be run again."
+                ),
+                func=lazy_load_command("airflow_provider_dpone.cli.evidence.prune"),
+                args=(ARG_CONN_ID, ARG_CLUSTER, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT),
+            ),
+        ),
+    )

@@ -9,7 +9,14 @@ from dataclasses import asdict
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, operator, print_json, print_log, print_text, when
+from airflow_provider_dpone.cli.output import (
+    exit_status,
+    operator_name,
+    print_json,
+    print_log,
+    print_text,
+    when,
+)
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
@@ -78,7 +85,7 @@ def resolve(args: Namespace) -> None:
 
 def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
     target = Target(args.cluster, args.database, args.table)
-    about: dict[str, Json] = {"operator": operator()}
+    about: dict[str, Json] = {"operator": operator_name()}
     with exit_status(args.output):
         with bad_input():
             request = OperatorRequest(args.reason, args.operation, tuple(getattr(args, "retire", None) or ()))

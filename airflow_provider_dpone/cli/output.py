@@ -53,7 +53,7 @@ def print_log(message: str) -> None:
     sys.stderr.write(f"{message}\n")
 
 
-def operator() -> str:
+def operator_name() -> str:
     """Return who runs the command, for the evidence."""
     try:
         return getpass.getuser()

@@ -6,7 +6,14 @@ from argparse import Namespace
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, operator, print_json, print_log, print_text, when
+from airflow_provider_dpone.cli.output import (
+    exit_status,
+    operator_name,
+    print_json,
+    print_log,
+    print_text,
+    when,
+)
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.orphans import Orphan
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -58,7 +65,7 @@ def rollback(args: Namespace) -> None:
             request = OperatorRequest(args.reason, args.operation)
             waits = composition.waits()
         with composition.operator_ports(
-            args.conn_id, target, about={"operator": operator()}, log=print_log
+            args.conn_id, target, about={"operator": operator_name()}, log=print_log
         ) as connected:
             done = cluster_refresh.rollback(connected.ports, connected.site, request, waits)
     if args.output == "json":
@@ -112,7 +119,7 @@ def _change(args: Namespace, orphan: Orphan) -> None:
         waits = composition.waits()
         target = Target(args.cluster, orphan.database, orphan.table or orphan.name)
     with composition.operator_ports(
-        args.conn_id, target, about={"operator": operator()}, log=print_log
+        args.conn_id, target, about={"operator": operator_name()}, log=print_log
     ) as connected:
         if args.forget:
             item = cluster_refresh.forget(connected.ports, connected.site, orphan.name, request, waits)

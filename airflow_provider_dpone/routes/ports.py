@@ -6,11 +6,10 @@ one call to the outside and never repeats it. Errors arrive as :class:`Stopped`,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.inventory import Inventory
@@ -19,6 +18,7 @@ from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.queue_report import QueueReport
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
+from airflow_provider_dpone.publication.trail import Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +223,10 @@ class Intent:
 class Evidence(Protocol):
     """The durable trail. An entry is written before the state that depends on it moves on."""
 
-    def write(self, operation_id: str, kind: str, body: Mapping[str, Json]) -> None:
-        """Append one immutable entry.
+    def write(self, operation_id: str, body: Body) -> None:
+        """Append one immutable entry. When this returns, it is stored.
 
+        :param operation_id: empty for what is about the whole cluster.
         :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
         """
 

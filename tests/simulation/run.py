@@ -23,6 +23,7 @@ from airflow_provider_dpone.publication.receipt import PublicationReceipt, Stage
 from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Owner, Phase, decode, is_rollback
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import CandidateIntent
 from airflow_provider_dpone.routes.cluster_refresh import (
     CleanupRequest,
     OperatorRequest,
@@ -49,6 +50,7 @@ from tests.simulation.ports import (
     SimStaging,
     Worker,
 )
+from tests.simulation.trail import TrailOracle
 from tests.simulation.world import AUTHORITY, CONTROL, USER, Table, World
 
 SITE = Site(TARGET, USER, CONTROL)
@@ -228,12 +230,15 @@ class History:
     healing: bool = False
     strangers: set[str] = field(default_factory=set)
     operator_stops: list[Stop] = field(default_factory=list)
+    judge_trail: bool = True
+    oracle: TrailOracle = field(init=False)
 
     def __post_init__(self) -> None:
         self.world = World(self.replicas)
         if not self.first:
             self.world.seed(TARGET.table, OLD)
         self.trail = SimEvidence()
+        self.oracle = TrailOracle(self.world, self.trail)
         self.ops = [Operation(n) for n in range(self.operations)]
         self.running = []
 
@@ -524,7 +529,7 @@ class History:
             if isinstance(applied.statement, Drop) and applied.removed is not None:
                 self._judge_drop(applied.alias, applied.removed)
         live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
-        known = {OLD.uuid} | {str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"}
+        known = self.trail.meant | {OLD.uuid}
         for alias, table in live.items():
             if table is None:
                 if not self.first:
@@ -542,6 +547,9 @@ class History:
             raise Broken("a swap was sent twice for one operation")
         if len(set(world.permits)) != len(world.permits):
             raise Broken("two permits for one epoch")
+        if self.judge_trail:
+            for problem in self.oracle.problems():
+                raise Broken(problem)
         if (stored := world.stored(KEY)) is not None:
             record = stored.record
             # Not the record's own word for it, which a planted bug may have changed.
@@ -594,6 +602,9 @@ class History:
 
     def _judge_end(self) -> None:
         """After the faults are gone, every operation has an end, or a hold that is named and safe."""
+        if self.judge_trail:
+            for problem in self.oracle.problems_at_the_end():
+                raise Broken(problem)
         stored = self.world.stored(KEY)
         if stored is None:
             if any(op.staged for op in self.ops):
@@ -662,7 +673,9 @@ def seeded(seed: int) -> History:
 
 def leftovers(world: World, trail: SimEvidence) -> tuple[Orphan, ...]:
     """What no record needs, as a look at the simulated replicas shows it."""
-    operations = {str(body["uuid"]): operation for operation, kind, body in trail.entries if kind == "intent"}
+    operations = {
+        body.uuid: operation for operation, body in trail.entries if isinstance(body, CandidateIntent)
+    }
     tables = [
         FoundTable(
             alias,

@@ -13,6 +13,7 @@ from airflow_provider_dpone.publication.orphans import FoundTable
 from airflow_provider_dpone.publication.recovery import Survey
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import OperatorAction
 from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest
 from airflow_provider_dpone.routes.recover import recover
 from tests.simulation.ports import EvidencePort, Fault, Killed, SimEvidence, Worker
@@ -212,9 +213,10 @@ def test_the_reason_and_what_was_found_are_in_the_evidence_before_anything_is_pa
     cluster = Cluster()
     with pytest.raises(Killed):
         run(cluster, lambda name: Fault.KILL_BEFORE if name == "park" else Fault.NONE)
-    assert {kind for _, kind, _ in cluster.trail.entries} == {"operator-action"}
-    assert {body["reason"] for _, _, body in cluster.trail.entries} == {"test"}
-    assert [body["step"] for _, _, body in cluster.trail.entries] == [
+    actions = [body for _, body in cluster.trail.entries if isinstance(body, OperatorAction)]
+    assert len(actions) == len(cluster.trail.entries)
+    assert {action.reason for action in actions} == {"test"}
+    assert [action.step for action in actions] == [
         f"adopt authority {AUTHORITY}",
         f"park mart.{CANDIDATE}",
         "create the control table",

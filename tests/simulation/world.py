@@ -86,6 +86,8 @@ class World:
     replicas: dict[str, Replica] = field(init=False)
     removed: list[Replica] = field(init=False)
     rows: dict[str, tuple[Row, int]] = field(default_factory=dict)
+    stores: list[tuple[Row | None, Row, int]] = field(default_factory=list)
+    """Every change of a row: what was there before, what is there now, its version."""
     queue: list[Entry] = field(default_factory=list)
     entries: int = 0
     late: list[Callable[[], None]] = field(default_factory=list)
@@ -207,10 +209,12 @@ class World:
             if current is not None:
                 return False
             self.rows[row.target_key] = (row, 0)
+            self.stores.append((None, row, 0))
             return True
         if current is None or (current[0].write_id, current[1]) != expected:
             return False
         self.rows[row.target_key] = (row, current[1] + 1)
+        self.stores.append((current[0], row, current[1] + 1))
         return True
 
     def stored(self, key: str) -> StoredRecord | None:

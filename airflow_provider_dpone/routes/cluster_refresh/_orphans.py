@@ -34,8 +34,8 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     observe_admitted,
     require_record,
     write,
-    write_intent,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
 from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit, audit_action
 from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown, Ports, Stored
 
@@ -150,7 +150,9 @@ def _list(
     audit_action(ports.evidence, operation_id, request, "orphans", f"drop {orphan.name}")
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, None)
-    match ports.authority.write(None, record, write_id):
+    result = ports.authority.write(None, record, write_id)
+    note_outcome(ports, record, write_id, result)
+    match result:
         case Stored(created):
             return created
         case Conflict() | OutcomeUnknown():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_provider_dpone.publication import decide_resolve as step
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import (
     Commit,
     Hold,
@@ -25,10 +23,12 @@ from airflow_provider_dpone.publication.decide_resolve import (
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
+from airflow_provider_dpone.publication.receipt import publication_receipt
 from airflow_provider_dpone.publication.record import AuthorityRecord, Dispatch, Phase, StoredRecord
 from airflow_provider_dpone.publication.retire import already_retired, not_retirable, without
 from airflow_provider_dpone.publication.statement import Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Classification, OperatorAction, StoredReceipt
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -41,6 +41,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     swap,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, write_down
 from airflow_provider_dpone.routes.ports import Evidence, Ports
 
 MAX_REASON = 500
@@ -172,6 +173,7 @@ class _Resolve:
     queue: QueueState | None = None
     sent: int = 0
     changed: bool = False
+    written: Classification | None = None
     operation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,6 +197,7 @@ class _Resolve:
             decided = decide_resolution(
                 Resolution(self.stored, self.read_at, self.observation, self.queue, self.sent)
             )
+            self.written = write_down(ports, self.stored, decided, self.observation, self.queue, self.written)
             match decided:
                 case ReadCatalogs():
                     self._observe()
@@ -214,6 +217,8 @@ class _Resolve:
                         ),
                         "commit",
                     )
+                    proof = publication_receipt(self.stored.record, replayed=False)
+                    note(ports, self.operation_id, StoredReceipt(self.stored.version, proof))
                 case step.Disarm():
                     self._disarm()
                 case step.StoreDisarmed(entry, query_digest, receipt):
@@ -320,8 +325,7 @@ def audit(
 
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``; nothing was changed.
     """
-    record = stored.record
-    audit_action(ports.evidence, record.operation_id, request, action, step or action, stored)
+    audit_action(ports.evidence, stored.record.operation_id, request, action, step or action, stored)
 
 
 def audit_action(
@@ -333,13 +337,13 @@ def audit_action(
     stored: StoredRecord | None = None,
 ) -> None:
     """As :func:`audit`, also where there is no record (yet): then all that would be said of it is null."""
-    body: Mapping[str, Json] = {
-        "action": action,
-        "step": step,
-        "reason": request.reason,
-        "phase": stored.record.phase.value if stored else None,
-        "epoch": stored.record.dispatch_epoch if stored else None,
-        "version": stored.version if stored else None,
-        "write_id": stored.write_id if stored else None,
-    }
-    evidence.write(operation_id, "operator-action", body)
+    body = OperatorAction(
+        action=action,
+        step=step,
+        reason=request.reason,
+        phase=stored.record.phase if stored else None,
+        epoch=stored.record.dispatch_epoch if stored else None,
+        version=stored.version if stored else None,
+        write_id=stored.write_id if stored else None,
+    )
+    evidence.write(operation_id, body)
