@@ -192,8 +192,14 @@ def type_map_arrow() -> str:
 
 
 def measured_sources() -> str:
-    """Return the table of the last run of ``scripts/bench sources``, with its conditions."""
-    found = json.loads((CHECKOUT / "benchmarks" / "last-sources.json").read_text())
+    """Return the table of the last recorded run of ``scripts/bench sources``, with its conditions."""
+    file = CHECKOUT / "benchmarks" / "last-sources.json"
+    if not file.exists():
+        return (
+            "No run is recorded yet. `scripts/bench sources --json benchmarks/last-sources.json` measures, and "
+            "`docs/generate.py` puts the table here.\n"
+        )
+    found = json.loads(file.read_text())
     rows = [
         (
             result["name"],
