@@ -113,6 +113,15 @@ class EvidenceStore:
             for entry in self._entries(operation_id, "permit-unused")
         )
 
+    def asked(self, operation_id: str, asker: str) -> bool:
+        """Tell whether this asker has found the operation unproven before.
+
+        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+        return any(
+            entry.get("body") == {"asker": asker} for entry in self._entries(operation_id, "publish-asked")
+        )
+
     def knows_cluster(self) -> bool:
         """Tell whether there is an entry of any operation on this cluster.
 

@@ -107,7 +107,8 @@ class PublicationReceipt:
 
     :ivar state: COMMITTED, COMPLETED_RETAINING or COMPLETED.
     :ivar statement: ``EXCHANGE``, or ``RENAME`` where the target was absent before.
-    :ivar replayed: the publication was proven before this task looked; nothing was sent now.
+    :ivar replayed: the publication was proven before this task asked for the first time, retries and deferrals
+        included; clearing the task begins anew.
     """
 
     __pydantic_config__ = _STRICT
@@ -227,7 +228,7 @@ def _moved_rows(record: AuthorityRecord) -> tuple[str, ...]:
     )
 
 
-def settled_receipt(record: AuthorityRecord, settled: Settled) -> SettledReceipt:
+def settled_receipt(record: AuthorityRecord, settled: Settled, *, replayed: bool) -> SettledReceipt:
     """Return the answer for an operation that ended before the record's present one."""
     return SettledReceipt(
         schema="dpone.clickhouse.settled-receipt.v1",
@@ -239,6 +240,7 @@ def settled_receipt(record: AuthorityRecord, settled: Settled) -> SettledReceipt
         rows=settled.rows,
         uuid=settled.uuid,
         settled_at=settled.at,
+        replayed=replayed,
     )
 
 

@@ -247,6 +247,9 @@ class EvidencePort:
             for operation, kind, body in self.worker.trail.entries
         )
 
+    def asked(self, operation_id: str, asker: str) -> bool:
+        return (operation_id, "publish-asked", {"asker": asker}) in self.worker.trail.entries
+
 
 @dataclass(slots=True)
 class SimStaging:

@@ -100,6 +100,13 @@ def test_an_unused_permit_is_proven_by_epoch_and_write_together(root: ObjectStor
     assert not evidence.permit_unused("ef" * 32, 3, WRITE_ID)
 
 
+def test_who_asked_for_a_proof_in_vain_is_known_to_its_next_try(root: ObjectStoragePath) -> None:
+    store(root, "ti-1").write(OPERATION, "publish-asked", {"asker": "a"})
+    assert store(root, "ti-2").asked(OPERATION, "a")
+    assert not store(root, "ti-2").asked(OPERATION, "b")
+    assert not store(root, "ti-2").asked("ef" * 32, "a")
+
+
 def test_an_intent_to_write_is_no_proof_of_an_unused_permit(root: ObjectStoragePath) -> None:
     evidence = store(root)
     evidence.write(OPERATION, "compare-and-swap", {"epoch": 3, "write_id": WRITE_ID})
