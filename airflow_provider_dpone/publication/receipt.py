@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from airflow_provider_dpone.publication.record import (
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 
 STAGE_SCHEMA: Literal["dpone.clickhouse.stage-receipt.v1"] = "dpone.clickhouse.stage-receipt.v1"
+_STAGE_SCHEMAS = "dpone.clickhouse.stage-receipt."
 PUBLICATION_SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh-receipt.v1"] = (
     "dpone.clickhouse.cluster-full-refresh-receipt.v1"
 )
@@ -258,6 +259,14 @@ def load_stage_receipt(value: object) -> StageReceipt:
     try:
         return _stage_adapter().validate_json(_stage_adapter_json(value))
     except (ValidationError, TypeError, ValueError):
+        if _is_newer(value):
+            raise Stopped(
+                Stop(
+                    Code.BAD_INPUT,
+                    "`staged` was written by another release of the provider, and this one can't read it.",
+                    next_action="Upgrade the provider on this worker.",
+                )
+            ) from None
         raise Stopped(
             Stop(
                 Code.BAD_INPUT,
@@ -265,6 +274,15 @@ def load_stage_receipt(value: object) -> StageReceipt:
                 next_action="Pass staged=stage.output, or leave it out where one stage task is upstream.",
             )
         ) from None
+
+
+def _is_newer(value: object) -> bool:
+    """Tell whether it is a stage receipt with a schema or with fields that this release doesn't know."""
+    match value:
+        case {"schema": str() as schema, **rest} if schema.startswith(_STAGE_SCHEMAS):
+            return schema != STAGE_SCHEMA or not rest.keys() <= {field.name for field in fields(StageReceipt)}
+        case _:
+            return False
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
