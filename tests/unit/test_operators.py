@@ -400,6 +400,20 @@ def test_publish_hands_guards_and_the_staged_operation_to_the_route(
     assert waits.publish == 7200
 
 
+def test_publish_asks_as_the_same_task_in_every_try_until_it_is_cleared(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    calls = replace_route(monkeypatch, "publish", RECEIPT)
+    for changes in ({}, {"try_number": 2, "id": "ti-2"}, {"max_tries": 3}, {"task_id": "other"}):
+        asking = context()
+        for name, value in changes.items():
+            setattr(asking["ti"], name, value)
+        publish(staged=dump(RECEIPT)).execute(asking)
+    first, retry, cleared, other = [request.asker for _, _, request, _ in calls]
+    assert first == retry
+    assert len({first, cleared, other}) == 3
+
+
 # --- Deferral
 
 
