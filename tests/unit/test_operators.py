@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -415,6 +416,26 @@ def test_publish_asks_as_the_same_task_in_every_try_until_it_is_cleared(
 
 
 # --- Deferral
+
+
+@pytest.mark.parametrize(
+    "why", ["outcome", "record", "contradiction", "recheck", "deadline", "unknown_watch"]
+)
+def test_a_task_that_an_earlier_release_deferred_is_finished_by_this_one(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace, why: str
+) -> None:
+    """Airflow calls the method that was named then, with the event of a triggerer that runs that release still."""
+    golden = Path(__file__).parents[1] / "golden"
+    staged = json.loads((golden / "receipts" / "v1-stage.json").read_text())
+    event = json.loads((golden / "events" / f"v1-{why}.json").read_text())
+    calls = replace_route(monkeypatch, "publish", RECEIPT)
+    operator = publish(staged=staged, deferrable=True, publish_timeout=timedelta(hours=1))
+    operator.resume_execution("execute_complete", {"event": event}, context())
+    ((_, _, request, _),) = calls
+    assert request.operation_id == event["watch"]["operation_id"]
+    # The deadline is the one of then, not an hour from now.
+    assert request.patience > 24 * 3600
+    assert (request.outcome is not None) is (why == "outcome")
 
 
 def bound() -> AuthorityRecord:
