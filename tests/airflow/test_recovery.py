@@ -91,7 +91,14 @@ def test_whatever_ends_a_worker_after_the_swap_was_sent_it_is_proven_and_sent_on
     for dag_id, table in cases.items():
         bench.wait(dag_id, runs[dag_id])
         proven(bench, dag_id, runs[dag_id], table)
-        assert bench.tries(dag_id, runs[dag_id], "publish") == (1 if dag_id == "worker_terminated" else 2)
+        tries = bench.tries(dag_id, runs[dag_id], "publish")
+        match dag_id:
+            case "worker_terminated":
+                assert tries == 1
+            case "worker_out_of_time":
+                assert tries >= 2  # on a busy machine the next try may run out of time as well
+            case _:
+                assert tries == 2
         assert bench.tries(dag_id, runs[dag_id], "stage") == 1
     out_of_time = bench.airflow.task_log("worker_out_of_time", runs["worker_out_of_time"], "publish", 1)
     assert "AirflowTaskTimeout" in out_of_time

@@ -46,7 +46,7 @@ def seconds(number: int) -> timedelta:
 recovery("worker_killed", "killed")
 recovery("worker_cleared", "cleared")
 recovery("worker_terminated", "terminated")
-recovery("worker_out_of_time", "out_of_time", publish={"execution_timeout": seconds(20)})
+recovery("worker_out_of_time", "out_of_time", retries=9, publish={"execution_timeout": seconds(20)})
 recovery("worker_lost_before", "lost_before", retries=0)
 
 recovery("out_of_patience", "busy", retries=0, publish={"deferrable": True, "publish_timeout": seconds(20)})
