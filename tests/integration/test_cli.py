@@ -43,6 +43,7 @@ def preflight(capsys: pytest.CaptureFixture[str], *, status: int = 0, **changes:
         "cluster": CLUSTER_NAME,
         "table": "orders",
         "replication_mode": "internal",
+        "source": "query",
         "output": "json",
     }
     capsys.readouterr()

@@ -21,7 +21,7 @@ from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord, encode
 from airflow_provider_dpone.publication.statement import Drop, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import Body, CandidateIntent, PermitUnused
+from airflow_provider_dpone.publication.trail import Body, CandidateIntent, PermitUnused, PublishAsked
 from airflow_provider_dpone.routes.ports import (
     Attempt,
     Claimed,
@@ -268,6 +268,9 @@ class EvidencePort:
 
     def permit_unused(self, operation_id: str, epoch: int, write_id: str) -> bool:
         return (operation_id, PermitUnused(epoch, write_id)) in self.worker.trail.entries
+
+    def asked(self, operation_id: str, asker: str) -> bool:
+        return (operation_id, PublishAsked(asker)) in self.worker.trail.entries
 
 
 @dataclass(slots=True)

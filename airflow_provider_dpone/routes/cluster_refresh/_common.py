@@ -316,10 +316,10 @@ def require_record(observation: Observation, target: Target) -> StoredRecord:
     return observation.record
 
 
-def answer_settled(record: AuthorityRecord, operation_id: str) -> SettledReceipt:
+def answer_settled(record: AuthorityRecord, operation_id: str, *, replayed: bool = True) -> SettledReceipt:
     settled = record.find_settled(operation_id)
     if settled is not None and settled.outcome is not Phase.ABORTED:
-        return settled_receipt(record, settled)
+        return settled_receipt(record, settled, replayed=replayed)
     owner = record.owner
     this = (
         "this one was not published"

@@ -32,7 +32,7 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import Classification, StoredReceipt
+from airflow_provider_dpone.publication.trail import Classification, PublishAsked, StoredReceipt
 from airflow_provider_dpone.publication.watch import SeenOutcome
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
@@ -68,8 +68,9 @@ class PublishRequest:
         ``None``: never.
     :ivar outcome: what was read about the queue entry while no worker waited. It counts only where the queue
         doesn't show the entry any more.
-    :ivar awaited: an earlier call of this task waited for this proof in vain, so whoever recorded it meanwhile,
-        the answer is no replay.
+    :ivar asker: names the publish task over its retries and deferrals (``TaskIdentity.digest``). If a call of the
+        same asker found the operation unproven, the answer is no replay, whoever recorded the proof meanwhile.
+        ``None``: this call alone counts.
     """
 
     operation_id: str
@@ -78,7 +79,7 @@ class PublishRequest:
     candidate_uuid: str | None = None
     hand_over_after: float | None = None
     outcome: SeenOutcome | None = None
-    awaited: bool = False
+    asker: str | None = None
 
 
 class HandedOver(Stopped):
@@ -106,14 +107,32 @@ def publish(
     observation = ports.catalog.observe([site.target.table])
     stored = require_record(observation, site.target)
     record = stored.record
+    replayed = _is_replay(ports, request, record)
     if record.operation_id != request.operation_id:
-        return answer_settled(record, request.operation_id)
+        return answer_settled(record, request.operation_id, replayed=replayed)
     if record.phase is Phase.PREPARED:
         # Once a statement was sent, a replica that is away is waited for, not refused.
         observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
         require_target(site, observation)
         stored = require_record(observation, site.target)
-    return _Publication(ports, site, request, waits, stored, observation.sequence).run()
+    return _Publication(ports, site, request, waits, stored, observation.sequence, replayed=replayed).run()
+
+
+def _is_replay(ports: Ports, request: PublishRequest, record: AuthorityRecord) -> bool:
+    """Tell whether the operation was over when this task, in whichever try, asked for the first time.
+
+    A try that finds it unproven says so in the evidence before it goes on, since it may be killed once the
+    statement is sent. What the next try answers is then news to whoever waits for it.
+
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+    """
+    over = record.operation_id != request.operation_id or record.published
+    if request.asker is None:
+        return over
+    if over:
+        return not ports.evidence.asked(request.operation_id, request.asker)
+    ports.evidence.write(request.operation_id, PublishAsked(request.asker))
+    return False
 
 
 def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> Stop | None:
@@ -152,7 +171,7 @@ class _Publication:
     observation: Observation | None = None
     queue: QueueState | None = None
     permit_unused: bool = False
-    replayed: bool = True
+    replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
     written: Classification | None = None
@@ -160,7 +179,6 @@ class _Publication:
 
     def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
-        self.replayed = not self.request.awaited
         wanted = self.request.patience
         patience = self.waits.publish if wanted is None else min(wanted, self.waits.publish)
         dispatch_pause: Pause | None = None
@@ -171,7 +189,7 @@ class _Publication:
             record = self.stored.record
             if record.operation_id != self.request.operation_id:
                 # Somebody else proved and ended this operation, and a later one has the slot.
-                return answer_settled(record, self.request.operation_id)
+                return answer_settled(record, self.request.operation_id, replayed=self.replayed)
             if self.request.candidate_uuid not in (None, record.desired.uuid):
                 raise Stopped(
                     Stop(
@@ -224,7 +242,6 @@ class _Publication:
                         record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
                     )
                     if self._move(moved):
-                        self.replayed = False
                         ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
                         # With what this look warns of; whoever moves the record on writes its own before.
                         note(ports, record.operation_id, StoredReceipt(self.stored.version, self._receipt()))
@@ -389,8 +406,6 @@ class _Publication:
             return
         self.stored = stored
         self.observation, self.queue = None, None
-        # Whoever records the proof: it was this task that sent the statement.
-        self.replayed = False
 
     def _receipt(self) -> PublicationReceipt:
         return publication_receipt(self.stored.record, replayed=self.replayed, warnings=self._warnings())
