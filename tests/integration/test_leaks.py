@@ -173,7 +173,7 @@ def test_what_was_planted_is_nowhere_to_be_found(
 
     # A swap that fails everywhere, what an operator is told of it, and what the operator ends.
     for node in cluster.nodes:
-        cluster.fail_execution(node, r"EXCHANGE", code=241)
+        cluster.fail_execution(node, r"EXCHANGE")
     site.fails("FAILED_EVERYWHERE", lambda: site.publish("refused", staged, publish_timeout=seconds(10)))
     cluster.clear_faults()
     target = {"database": site.database, "table": "orders", "conn_id": CONN_ID}
