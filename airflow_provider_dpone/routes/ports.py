@@ -15,6 +15,7 @@ from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.queue_report import QueueReport
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
 from airflow_provider_dpone.publication.trail import Body
@@ -126,6 +127,16 @@ class DdlQueue(Protocol):
         """Return the sequence number of this read and all rows that carry ``token``.
 
         :raises Stopped: the queue can't be read (``SERVER_UNAVAILABLE``, ``SERVER_ERROR``).
+        """
+
+
+class QueueReports(Protocol):
+    """Looks at the whole queue: dear, and only for people."""
+
+    def report(self, token: str) -> QueueReport:
+        """Return the rows of ``token``, and what stands before and behind them.
+
+        :raises Stopped: the queue can't be read.
         """
 
 

@@ -295,7 +295,10 @@ def read_dispatch(
             )
         )
     sequence, rows = queue.read(dispatch.token)
-    return read_queue(rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory)
+    gone = sum(replica.epoch >= dispatch.epoch for replica in record.retired)
+    return read_queue(
+        rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory, gone=gone
+    )
 
 
 def require_record(observation: Observation, target: Target) -> StoredRecord:
