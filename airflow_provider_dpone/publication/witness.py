@@ -11,7 +11,15 @@ from airflow_provider_dpone.publication.queue import QueueState, Running, Termin
 from airflow_provider_dpone.publication.receipt import Names
 from airflow_provider_dpone.publication.record import AuthorityRecord, Generation, Phase, StoredRecord
 from airflow_provider_dpone.publication.stop import Stop
-from airflow_provider_dpone.publication.trail import Classification, LiveTable, Proven, ReplicaSeen, SlotFound
+from airflow_provider_dpone.publication.trail import (
+    Admission,
+    Classification,
+    LiveTable,
+    Proven,
+    ReplicaSeen,
+    SlotFound,
+    Staged,
+)
 
 
 def witness(
@@ -99,6 +107,44 @@ def _queue(record: AuthorityRecord, queue: QueueState | None, alias: str) -> tup
 def live_table(live: Generation | None) -> LiveTable | None:
     """Return what identifies the live table."""
     return None if live is None else LiveTable(live.uuid, live.schema_digest)
+
+
+def readmission(stored: StoredRecord, record: AuthorityRecord, why: str) -> tuple[Admission, Staged]:
+    """Return what admitted a table that existed already, and what is in it.
+
+    :param stored: the record in whose place ``record`` is about to be prepared.
+    :param why: why it is published again, in words.
+    """
+    admission = Admission(
+        database=record.database,
+        table=record.table,
+        target_key=record.target_key,
+        publication_key=record.publication_key,
+        authority_id=record.authority_id,
+        owner=record.owner,
+        order_key=record.order_key,
+        plan_digest=record.plan_digest,
+        inventory_digest=record.inventory_digest,
+        replicas=record.replicas,
+        live=live_table(record.predecessor),
+        live_rows=record.live_rows,
+        slot=slot_found(stored),
+        retention=record.retention,
+        schema_difference=(),
+        dependents=record.dependents,
+        warnings=(why,),
+    )
+    staged = Staged(
+        attempt=record.attempt_id,
+        table=record.candidate,
+        uuid=record.desired.uuid,
+        rows=record.content.rows,
+        bytes=record.staged_bytes,
+        source_rows=None,
+        content=record.content,
+        replicas=record.replicas,
+    )
+    return admission, staged
 
 
 def slot_found(stored: StoredRecord | None) -> SlotFound | None:

@@ -19,6 +19,7 @@ from airflow_provider_dpone.publication.rollback import (
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.transitions import require_room
+from airflow_provider_dpone.publication.witness import readmission
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanupRequest, cleanup, free_slot
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
@@ -137,6 +138,8 @@ def _prepare(
     record = prepared(stored, step, observation, content, dependents(observation), nonce)
     require_room(record)
     audit(ports, stored, request, "rollback", f"prepare the rollback of {step.undone[:16]}")
+    for entry in readmission(stored, record, f"a rollback of operation {step.undone[:16]}"):
+        ports.evidence.write(record.operation_id, entry)
     if write(ports, stored, record) is None:
         raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
     ports.log(f"{target}: {content.rows:,} rows in {step.item.name} are prepared to go live again.")
