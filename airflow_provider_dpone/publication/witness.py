@@ -109,11 +109,18 @@ def live_table(live: Generation | None) -> LiveTable | None:
     return None if live is None else LiveTable(live.uuid, live.schema_digest)
 
 
-def readmission(stored: StoredRecord, record: AuthorityRecord, why: str) -> tuple[Admission, Staged]:
-    """Return what admitted a table that existed already, and what is in it.
+def slot_found(stored: StoredRecord | None) -> SlotFound | None:
+    """Return what admission found in the target's slot."""
+    if stored is None:
+        return None
+    return SlotFound(stored.version, stored.write_id, stored.record.operation_id, stored.record.phase)
 
-    :param stored: the record in whose place ``record`` is about to be prepared.
-    :param why: why it is published again, in words.
+
+def admitted_again(stored: StoredRecord, record: AuthorityRecord) -> tuple[Admission, Staged]:
+    """Return what a rollback writes down before it is prepared: as a staging attempt does, which it has none of.
+
+    :param stored: the record that the slot holds.
+    :param record: the rollback's own, which is to replace it.
     """
     admission = Admission(
         database=record.database,
@@ -132,7 +139,7 @@ def readmission(stored: StoredRecord, record: AuthorityRecord, why: str) -> tupl
         retention=record.retention,
         schema_difference=(),
         dependents=record.dependents,
-        warnings=(why,),
+        warnings=(),
     )
     staged = Staged(
         attempt=record.attempt_id,
@@ -145,13 +152,6 @@ def readmission(stored: StoredRecord, record: AuthorityRecord, why: str) -> tupl
         replicas=record.replicas,
     )
     return admission, staged
-
-
-def slot_found(stored: StoredRecord | None) -> SlotFound | None:
-    """Return what admission found in the target's slot."""
-    if stored is None:
-        return None
-    return SlotFound(stored.version, stored.write_id, stored.record.operation_id, stored.record.phase)
 
 
 def admission_warnings(slot: Slot, dependents: int, *, order_key: str | None) -> tuple[str, ...]:

@@ -140,7 +140,6 @@ def test_a_rollback_leaves_the_trail_of_every_publication() -> None:
     done = roll_back(site, staged.operation_id)
     bodies = [body for operation, body in site.trail.entries if operation == done.operation_id]
     (admission,) = [body for body in bodies if isinstance(body, Admission)]
-    assert admission.warnings == (f"a rollback of operation {staged.operation_id[:16]}",)
     assert admission.slot is not None
     assert admission.slot.operation_id == staged.operation_id
     # An operation of this kind creates nothing, so that there is no intent of a candidate.
