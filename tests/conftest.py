@@ -9,7 +9,7 @@ import pytest
 
 pytest_plugins = ["tests.cluster.fixtures", "tests.airflow.fixtures"]
 
-_ORDER = ("unit", "simulation", "cluster", "integration", "airflow")
+_ORDER = ("unit", "simulation", "exploration", "proof", "cluster", "scenarios", "integration", "airflow")
 _TESTS = Path(__file__).parent
 
 

@@ -8,17 +8,16 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from airflow_provider_dpone.clickhouse import authority
 from airflow_provider_dpone.publication import classify, decide, decide_cleanup, transitions
 from airflow_provider_dpone.publication import decide_resolve as resolve_step
 from airflow_provider_dpone.publication.admission import Slot
-from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Dispatch,
     HostReceipt,
     Phase,
-    StoredRecord,
 )
 from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
@@ -27,8 +26,8 @@ from airflow_provider_dpone.routes.cluster_refresh import _common as common
 from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
 from airflow_provider_dpone.routes.cluster_refresh import _resolve as resolve
 from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
-from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown, Stored
-from tests.simulation import ports as sim
+from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown
+from tests.simulation import authority as replies
 from tests.simulation import run
 
 Mutant = Callable[[], Any]
@@ -94,53 +93,41 @@ def trust_the_queue() -> Iterator[None]:
 @contextmanager
 def trust_a_successful_update() -> Iterator[None]:
     """An UPDATE that succeeded is taken as done, though it may have matched no row."""
-    real = sim.Worker._cas
+    real = authority.judge
 
-    def cas(self: Any, name: str, expected: Any, record: Any, write_id: str) -> Any:
-        result = real(self, name, expected, record, write_id)
-        if isinstance(result, Conflict):
-            return Stored(StoredRecord(record, write_id, (expected.version if expected else -1) + 1))
-        return result
+    def judge(expected: Any, written: Any, found: Any, version: Any) -> Any:
+        verdict = real(expected, written, found, version)
+        return (expected.version if expected else -1) + 1 if isinstance(verdict, Conflict) else verdict
 
-    with mock.patch.object(sim.Worker, "_cas", cas):
+    with mock.patch.object(authority, "judge", judge):
         yield
 
 
 @contextmanager
 def permit_from_read_back_alone() -> Iterator[None]:
     """A lost reply whose value is seen later is taken as an acknowledgement, and gives a permit."""
-    real = sim.Worker.claim
 
-    def claim(self: Any, expected: Any, record: Any, token: str, write_id: str) -> Any:
-        result = real(self, expected, record, token, write_id)
-        stored = self.world.stored(record.target_key)
-        if isinstance(result, OutcomeUnknown) and stored is not None and stored.record.phase is record.phase:
-            permit = Permit(
-                token=stored_token(stored) or token, epoch=record.dispatch_epoch, write_id=write_id
-            )
-            self.world.permits.append((record.target_key, record.dispatch_epoch))
-            return Claimed(stored, permit, self.world.inventory.digest)
-        return result
+    def lost(expected: Any, written: Any, found: Any, version: Any) -> Any:
+        same = found is not None and found.phase == written.phase == Phase.DISPATCHING
+        return version if same else OutcomeUnknown("no answer")
 
-    with mock.patch.object(sim.Worker, "claim", claim):
+    with mock.patch.object(replies, "lost", lost):
         yield
-
-
-def stored_token(stored: StoredRecord) -> str | None:
-    publication = stored.record.publication
-    return publication.token if publication else None
 
 
 @contextmanager
 def swallow_an_unknown_write() -> Iterator[None]:
     """Code 999 on a compare-and-swap is swallowed and taken as a plain conflict, so nothing is noted."""
-    real = sim.Worker._cas
+    real = authority.judge
 
-    def cas(self: Any, name: str, expected: Any, record: Any, write_id: str) -> Any:
-        result = real(self, name, expected, record, write_id)
-        return Conflict() if isinstance(result, OutcomeUnknown) else result
+    def judge(expected: Any, written: Any, found: Any, version: Any) -> Any:
+        verdict = real(expected, written, found, version)
+        return Conflict() if isinstance(verdict, OutcomeUnknown) else verdict
 
-    with mock.patch.object(sim.Worker, "_cas", cas):
+    with (
+        mock.patch.object(replies, "lost", lambda *_: Conflict()),
+        mock.patch.object(authority, "judge", judge),
+    ):
         yield
 
 

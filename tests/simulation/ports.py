@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
+from airflow_provider_dpone.clickhouse import authority as product
 from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
@@ -18,7 +19,7 @@ from airflow_provider_dpone.publication.identity import target_key
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
-from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord, encode
+from airflow_provider_dpone.publication.record import AuthorityRecord, Row, StoredRecord, encode
 from airflow_provider_dpone.publication.statement import Drop, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import (
@@ -34,6 +35,7 @@ from airflow_provider_dpone.routes.ports import (
     Target,
     WriteResult,
 )
+from tests.simulation import authority as replies
 from tests.simulation.world import AUTHORITY, Table, World
 
 TARGET = Target("analytics", "mart", "orders")
@@ -152,23 +154,33 @@ class Worker:
             case Fault.REFUSED:
                 raise _unavailable(name)
             case Fault.UNSENT:
-                return OutcomeUnknown("no answer")
+                return self._judged(replies.lost, expected, record, row)
             case Fault.LATE:
                 self.world.late.append(lambda: void(self.world.swap_row(before, row)))
-                return OutcomeUnknown("no answer")
+                return self._judged(replies.lost, expected, record, row)
             case Fault.LOST:
                 self.world.swap_row(before, row)
-                return OutcomeUnknown("no answer")
-        done = self.world.swap_row(before, row)
+                return self._judged(replies.lost, expected, record, row)
+        self.world.swap_row(before, row)
         self.after(fault)
         # The read-back is a call of its own: others may go on in between.
         if self.call(f"{name} read-back") is not Fault.NONE:
-            return OutcomeUnknown("no read-back")
-        stored = self.world.stored(record.target_key)
-        if stored is not None and stored.write_id == write_id:
-            return Stored(stored)
-        # Overtaken or never written: only a proven stale predicate is a conflict.
-        return OutcomeUnknown("overtaken") if done else Conflict()
+            return self._judged(replies.lost, expected, record, row)
+        return self._judged(product.judge, expected, record, row)
+
+    def _judged(
+        self,
+        judge: Callable[..., int | Conflict | OutcomeUnknown | None],
+        expected: StoredRecord | None,
+        record: AuthorityRecord,
+        row: Row,
+    ) -> WriteResult:
+        """What the worker makes of what Keeper holds now."""
+        found, version = self.world.rows.get(record.target_key, (None, None))
+        verdict = judge(expected, row, found, version)
+        if isinstance(verdict, int):
+            return Stored(StoredRecord(record, row.write_id, verdict))
+        return OutcomeUnknown("not visible") if verdict is None else verdict
 
     # DDL queue.
 

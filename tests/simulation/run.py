@@ -19,7 +19,7 @@ from airflow_provider_dpone.publication.decide import Guards
 from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.identity import TaskIdentity
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Owner, Phase
+from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import (
@@ -36,6 +36,8 @@ from airflow_provider_dpone.routes.cluster_refresh import (
     stage,
 )
 from airflow_provider_dpone.routes.ports import Ports
+from tests.proof import oracle
+from tests.proof.oracle import Broken, Truth
 from tests.simulation.ports import (
     KEY,
     TARGET,
@@ -52,10 +54,6 @@ SITE = Site(TARGET, USER, CONTROL)
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
 OLD = Table("00000000-0000-4000-8000-00000000000a", 7, "old", "/clickhouse/tables/old/01")
 TRIES = 3
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
 
 
 class Chooser(Protocol):
@@ -211,6 +209,7 @@ class History:
     running: list[Attempt] = field(init=False)
     nonces: int = 0
     judged: int = 0
+    seen: tuple[Any, ...] = ()
     healing: bool = False
     strangers: set[str] = field(default_factory=set)
     operator_stops: list[Stop] = field(default_factory=list)
@@ -448,80 +447,43 @@ class History:
 
     # Judging.
 
-    def _judge_applied(self) -> None:
-        """Judge each statement that a replica executed since the last look."""
+    def _truth(self) -> Truth:
         world = self.world
+        stored = world.stored(KEY)
+        return Truth(
+            live={alias: replica.tables.get(TARGET.table) for alias, replica in world.replicas.items()},
+            record=stored.record if stored else None,
+            sent=[token for token, _ in world.sent],
+            permits=world.permits,
+            unfinished=[e.token for e in world.queue if any(s != "finished" for s in e.hosts.values())],
+            known={OLD.uuid, *(str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent")},
+            first=self.first,
+        )
+
+    def _judge_applied(self) -> None:
+        """Judge the world where it changed, and each drop that a replica executed since the last look."""
+        world = self.world
+        moved = (len(world.applied), len(world.sent), len(world.permits), world.rows.get(KEY))
+        if moved == self.seen:
+            return
+        self.seen = moved
+        truth = self._truth()
         while self.judged < len(world.applied):
             applied = world.applied[self.judged]
             self.judged += 1
             if isinstance(applied.statement, Drop) and applied.removed is not None:
-                self._judge_drop(applied.alias, applied.removed)
-        live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
-        known = {OLD.uuid} | {str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"}
-        for alias, table in live.items():
-            if table is None:
-                if not self.first:
-                    raise Broken(f"the live table is missing on {alias}")
-            elif table.uuid not in known:
-                raise Broken(f"a foreign table is live on {alias}")
-            elif table.rows == 0:
-                raise Broken(f"an unfinished candidate is live on {alias}")
-        swaps: dict[str, int] = {}
-        for token, _ in world.sent:
-            _, operation, action, *_ = token.split(":")
-            if action == "publish":
-                swaps[operation] = swaps.get(operation, 0) + 1
-        if any(count > 1 for count in swaps.values()):
-            raise Broken("a swap was sent twice for one operation")
-        if len(set(world.permits)) != len(world.permits):
-            raise Broken("two permits for one epoch")
-        if (stored := world.stored(KEY)) is not None:
-            record = stored.record
-            # Not the record's own word for it, which a planted bug may have changed.
-            if record.phase in PUBLISHED_PHASES and any(
-                t is None or t.uuid != record.desired.uuid for t in live.values()
-            ):
-                raise Broken("recorded as published, but a replica does not have the new data")
-            if record.phase is Phase.ABORTED and swaps.get(record.operation_id[:16]) and not record.disarmed:
-                raise Broken("recorded as given up, but its swap was sent and can still run")
-            closed = {s.uuid for s in record.settled if s.outcome is Phase.ABORTED}
-            if record.phase is Phase.ABORTED:
-                closed.add(record.desired.uuid)
-            if any(table is not None and table.uuid in closed for table in live.values()):
-                raise Broken("recorded as not published, but its data went live")
-
-    def _judge_drop(self, alias: str, uuid: str) -> None:
-        if uuid in self.strangers:
-            raise Broken(f"{alias} dropped a stranger's table")
-        for other, replica in self.world.replicas.items():
-            live = replica.tables.get(TARGET.table)
-            if live is not None and live.uuid == uuid:
-                raise Broken(f"{alias} dropped what is live on {other}")
-        stored = self.world.stored(KEY)
-        if stored is None:
-            return
-        record = stored.record
-        if record.phase in (Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL):
-            if record.desired.uuid == uuid:
-                raise Broken("an unresolved operation's new generation was dropped")
-            if record.predecessor is not None and record.predecessor.uuid == uuid:
-                raise Broken("an unresolved operation's predecessor was dropped")
+                oracle.judge_drop(truth, applied.alias, applied.removed, self.strangers)
+        oracle.judge(truth)
 
     def _judge_success(self, op: Operation, receipt: Any) -> None:
-        """Success is said only when every replica has the new data (unless a later run replaced it)."""
-        if not isinstance(receipt, PublicationReceipt):
-            return
         assert op.staged is not None
-        stored = self.world.stored(KEY)
-        assert stored is not None
-        if stored.record.operation_id != op.staged.operation_id:
-            return
-        for alias, replica in self.world.replicas.items():
-            live = replica.tables.get(TARGET.table)
-            if live is None or live.uuid != op.staged.candidate_uuid:
-                raise Broken(f"success was said, but {alias} does not have the new data")
-            if (live.rows, live.content) != (op.staged.rows, op.staged.content.city):
-                raise Broken(f"success was said, but {alias} has other content")
+        oracle.judge_success(
+            self._truth(),
+            receipt,
+            uuid=op.staged.candidate_uuid,
+            rows=op.staged.rows,
+            content=op.staged.content.city,
+        )
 
     def _judge_end(self) -> None:
         """After the faults are gone, every operation has an end, or a hold that is named and safe."""
@@ -533,35 +495,15 @@ class History:
         record = stored.record
         if record.ended:
             return
-        if record.phase is Phase.COMMITTED:
-            raise Broken("a committed publication did not end though nothing is in its way")
         holder = next(
             (op for op in self.ops if op.staged and op.staged.operation_id == record.operation_id), None
         )
-        if holder is None:
+        if holder is None and record.phase is not Phase.COMMITTED:
             # Its stage task was lost after PREPARED: a later run supersedes it, a retry resumes it.
             if record.phase is not Phase.PREPARED:
                 raise Broken("an operation was dispatched that no task knows")
             return
-        if not holder.stops:
-            raise Broken(f"the target is held in {record.phase} and nobody was told why")
-        held = holder.stops[-1].code
-        if held not in HOLDS[record.phase]:
-            raise Broken(f"the target is held in {record.phase} by {held}")
-
-
-HOLDS: Mapping[Phase, frozenset[Code]] = {
-    # Refused before the dispatch; the next run supersedes it.
-    Phase.PREPARED: frozenset({Code.CONTENT_DIFFERS, Code.CANDIDATE_DIFFERS}),
-    # The permit was claimed and its holder is gone without a word, or the queue forgot the entry.
-    # Or an operator's command was interrupted.
-    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
-    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
-    # Ended on every replica, not live on every replica.
-    Phase.TERMINAL: frozenset(
-        {Code.PARTIAL_TERMINAL, Code.FAILED_EVERYWHERE, Code.SWAPPED_BACK, Code.RESOLVING}
-    ),
-}
+        oracle.judge_hold(record.phase, holder.stops[-1].code if holder and holder.stops else None)
 
 
 def seeded(seed: int) -> History:

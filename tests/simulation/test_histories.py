@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dpone.publication.record import Phase
+from tests.proof.oracle import Broken
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.ports import KEY, Fault
-from tests.simulation.run import Broken, Calm, History, seeded
+from tests.simulation.run import Calm, History, seeded
 from tests.simulation.world import World
 
 REGRESSIONS = Path(__file__).parent / "regressions.txt"

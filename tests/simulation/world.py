@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from airflow_provider_dpone.publication.facts import (
@@ -21,7 +22,7 @@ from airflow_provider_dpone.publication.facts import (
 )
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
-from airflow_provider_dpone.publication.record import ContentDigest, Row, StoredRecord, decode
+from airflow_provider_dpone.publication.record import AuthorityRecord, ContentDigest, Row, StoredRecord, decode
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
 
 AUTHORITY = "a" * 32
@@ -199,7 +200,7 @@ class World:
         if (current := self.rows.get(key)) is None:
             return None
         row, version = current
-        return StoredRecord(decode(row), row.write_id, version)
+        return StoredRecord(_decoded(row), row.write_id, version)
 
     # Looking.
 
@@ -301,6 +302,12 @@ class World:
                     )
                 )
         return rows
+
+
+@lru_cache(maxsize=10_000)
+def _decoded(row: Row) -> AuthorityRecord:
+    """Each row is decoded once: the same row is read many times."""
+    return decode(row)
 
 
 def clone(table: Table, **changes: object) -> Table:
