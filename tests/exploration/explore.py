@@ -449,6 +449,8 @@ class Exploration:
         yield "done", self.model.queued(sent, request), self._answer("replied", Reply(True, 0)), None
         if c.budget.faults:
             yield "done, reply lost", spend(self.model.queued(sent, request)), lost, None
+            twice = self.model.queued(self.model.queued(sent, request), request)
+            yield "done twice", spend(twice), self._answer("replied", Reply(True, 0)), None
             yield "reply lost, not done", spend(sent), lost, None
             yield "late", spend(sent)._replace(late=(*c.late, request)), lost, None
             refused = Reply(answered=True, exception_code=497, name="ACCESS_DENIED", refused=True)

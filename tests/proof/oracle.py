@@ -46,6 +46,8 @@ class Truth:
     :ivar sent: the tokens of all statements that left a worker, in their order.
     :ivar permits: target and epoch of every permit that was issued.
     :ivar unfinished: the tokens of queue entries that a replica may still execute.
+    :ivar evidence: the write ids whose intent is written down; ``None`` where that is not looked at.
+    :ivar write_id: of the record.
     :ivar known: UUIDs of the tables that may be live: the old one and the staged candidates.
     :ivar first: the target was absent at the beginning.
     """
@@ -57,6 +59,8 @@ class Truth:
     unfinished: Collection[str] = ()
     known: Collection[str] = field(default_factory=frozenset)
     first: bool = False
+    write_id: str = ""
+    evidence: Collection[str] | None = None
 
 
 def judge(truth: Truth) -> None:
@@ -72,6 +76,8 @@ def judge(truth: Truth) -> None:
         raise Broken("two permits for one epoch")
     if truth.record is not None:
         _judge_record(truth, truth.record, swaps)
+        if truth.evidence is not None and truth.write_id not in truth.evidence:
+            raise Broken(f"the record moved to {truth.record.phase} before its intent was written down")
 
 
 def _swaps(sent: Collection[str]) -> Counter[str]:
@@ -156,10 +162,10 @@ def judge_success(truth: Truth, receipt: object, *, uuid: str, rows: int, conten
 HOLDS: Mapping[Phase, frozenset[Code]] = {
     # Refused before the dispatch; the next run supersedes it.
     Phase.PREPARED: frozenset({Code.CONTENT_DIFFERS, Code.CANDIDATE_DIFFERS}),
-    # The permit was claimed and its holder is gone without a word, or the queue forgot the entry.
-    # Or an operator's command was interrupted.
-    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
-    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
+    # The permit was claimed and its holder is gone without a word, or the queue forgot the entry. Something
+    # on the way repeated the statement. Or an operator's command was interrupted.
+    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN, Code.ENTRY_AMBIGUOUS, Code.RESOLVING}),
+    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN, Code.ENTRY_AMBIGUOUS, Code.RESOLVING}),
     # Ended on every replica, not live on every replica.
     Phase.TERMINAL: frozenset(
         {Code.PARTIAL_TERMINAL, Code.FAILED_EVERYWHERE, Code.SWAPPED_BACK, Code.RESOLVING}

@@ -59,6 +59,8 @@ class Fault(StrEnum):
     """It never runs; for the caller it looks like a lost reply."""
     LATE = "late"
     """It runs at some later moment; for the caller it looks like a lost reply."""
+    TWICE = "twice"
+    """It runs twice: something on the way repeats it. For other calls than a send it is like none."""
     KILL_BEFORE = "kill before"
     KILL_AFTER = "kill after"
 
@@ -195,6 +197,8 @@ class Worker:
                 self.world.late.append(lambda: self.world.enqueue(statement, token))
                 return Reply(answered=False, exception_code=None)
         self.world.enqueue(statement, token)
+        if fault is Fault.TWICE:
+            self.world.enqueue(statement, token)
         self.after(fault)
         return Reply(answered=fault is not Fault.LOST, exception_code=0)
 

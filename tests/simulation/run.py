@@ -22,8 +22,10 @@ from airflow_provider_dpone.publication.receipt import PublicationReceipt, Stage
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.watch import Look, Slot, Watch, Woken, judge_look
 from airflow_provider_dpone.routes.cluster_refresh import (
     CleanupRequest,
+    HandedOver,
     OperatorRequest,
     PublishRequest,
     Site,
@@ -54,6 +56,8 @@ SITE = Site(TARGET, USER, CONTROL)
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
 OLD = Table("00000000-0000-4000-8000-00000000000a", 7, "old", "/clickhouse/tables/old/01")
 TRIES = 3
+MOST_LOOKS = 6
+"""After this many looks of its trigger a deferred task is woken anyhow, as at its deadline."""
 
 
 class Chooser(Protocol):
@@ -77,6 +81,15 @@ class Chooser(Protocol):
     def operator(self) -> bool:
         """Whether an operator runs a command on the target now."""
 
+    def hand_over(self) -> float | None:
+        """After how many seconds this publish call may hand its waiting over."""
+
+    def wakes(self) -> bool:
+        """Whether the trigger of a deferred publication looks now."""
+
+    def forgets(self) -> bool:
+        """Whether what the trigger saw is lost: the task is cleared, or the triggerer restarts."""
+
 
 @dataclass(slots=True)
 class Calm:
@@ -87,6 +100,7 @@ class Calm:
     disturbances: Mapping[int, Callable[[World], None]] = field(default_factory=dict)
     twins: bool = False
     operators: frozenset[int] = frozenset()
+    hands_over: float | None = None
 
     def fault(self, point: str) -> Fault:
         self.points.append(point)
@@ -111,6 +125,15 @@ class Calm:
     def operator(self) -> bool:
         return len(self.points) in self.operators
 
+    def hand_over(self) -> float | None:
+        return self.hands_over
+
+    def wakes(self) -> bool:
+        return True
+
+    def forgets(self) -> bool:
+        return False
+
 
 @dataclass(slots=True)
 class Seeded:
@@ -122,6 +145,7 @@ class Seeded:
     strangers: float = 0.0
     twins: float = 0.0
     operators: float = 0.0
+    deferrals: float = 0.0
     focus: int | None = None
     """The one kind of cluster event that most of this history's events are."""
 
@@ -133,6 +157,17 @@ class Seeded:
 
     def operator(self) -> bool:
         return self.operators > 0 and self.random.random() < self.operators
+
+    def hand_over(self) -> float | None:
+        if self.deferrals > 0 and self.random.random() < self.deferrals:
+            return self.random.choice([0.0, 1.0, 4.0])
+        return None
+
+    def wakes(self) -> bool:
+        return self.random.random() < 0.1
+
+    def forgets(self) -> bool:
+        return self.random.random() < 0.15
 
     def fault(self, point: str) -> Fault:
         if self.random.random() >= self.rate:
@@ -169,7 +204,11 @@ class Seeded:
 
 @dataclass(slots=True)
 class Operation:
-    """One DAG run: stage, publish, cleanup, each with retries."""
+    """One DAG run: stage, publish, cleanup, each with retries.
+
+    :ivar watch: what its trigger waits for, while its publish task is deferred.
+    :ivar looks: how often the trigger has looked.
+    """
 
     index: int
     staged: StageReceipt | None = None
@@ -177,6 +216,8 @@ class Operation:
     stops: list[Stop] = field(default_factory=list)
     task: int = 0
     tries: int = 0
+    watch: Watch | None = None
+    looks: int = 0
 
     @property
     def over(self) -> bool:
@@ -192,6 +233,7 @@ class Attempt:
     glet: greenlet
     twin: bool = False
     point: str = ""
+    watched: Watch | None = None
 
 
 @dataclass(slots=True)
@@ -228,11 +270,15 @@ class History:
         """Run to the end, heal, finish what can be finished, and judge."""
         for op in self.ops:
             self._start(op)
-            while self.running and not self.overlap:
+            while self._busy and not self.overlap:
                 self._step()
-        while self.running:
+        while self._busy:
             self._step()
         self._heal()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.running) or any(op.watch for op in self.ops)
 
     def _heal(self) -> None:
         self.healing = True
@@ -316,19 +362,35 @@ class History:
 
         self.running.append(Attempt(None, worker, greenlet(body)))
 
-    def _start(self, op: Operation) -> None:
-        self._start_attempt(op, twin=False)
+    def _start(self, op: Operation, watched: Watch | None = None) -> None:
+        self._start_attempt(op, twin=False, watched=watched)
         if not self.healing and self.chooser.twin():
-            self._start_attempt(op, twin=True)
+            self._start_attempt(op, twin=True, watched=watched)
 
-    def _start_attempt(self, op: Operation, *, twin: bool) -> None:
+    def _look(self) -> None:
+        """A trigger looks, and may wake its task: with what it saw, or without if that is lost."""
+        op = next((op for op in self.ops if op.watch), None)
+        if op is None or op.watch is None or (self.running and not self.chooser.wakes()):
+            return
+        op.looks += 1
+        stored = self.world.stored(KEY)
+        slot = Slot(stored.record.operation_id, stored.record.phase.value) if stored else None
+        rows = self.world.queue_rows(op.watch.token)
+        judged = judge_look(op.watch, Look(rows, self.world.inventory, slot, int(self.world.now)))
+        woken = judged.watch if isinstance(judged, Woken) else op.watch
+        if not isinstance(judged, Woken) and op.looks % MOST_LOOKS:
+            return
+        op.watch = None
+        self._start(op, None if self.chooser.forgets() else woken)
+
+    def _start_attempt(self, op: Operation, *, twin: bool, watched: Watch | None = None) -> None:
         worker = Worker(self.world, self.trail, self._choose, self._nonce)
         ports = self._ports(worker)
         if op.task > 0 and not self.healing and not twin and self.chooser.strange():
             self._touch(op)
         body = (self._stage, self._publish, self._cleanup)[op.task]
-        glet = greenlet(partial(self._body, op, body, ports, worker))
-        self.running.append(Attempt(op, worker, glet, twin))
+        glet = greenlet(partial(self._body, op, body, ports, worker, watched))
+        self.running.append(Attempt(op, worker, glet, twin, watched=watched))
 
     def _ports(self, worker: Worker) -> Ports:
         return Ports(
@@ -373,6 +435,12 @@ class History:
         return fault
 
     def _step(self) -> None:
+        self._look()
+        if not self.running:
+            self.world.now += 1
+            self.chooser.disturb(self.world)
+            self._judge_applied()
+            return
         attempt = self.running[0 if self.healing else self.chooser.order(len(self.running))]
         if self.healing:
             self.world.work_all()
@@ -389,20 +457,43 @@ class History:
             if attempt.operation is None:
                 if isinstance(result, Stop):
                     self.operator_stops.append(result)
-            elif not attempt.twin:
+            elif not attempt.twin and not self._deferred(attempt, attempt.operation, result):
                 self._ended(attempt.operation, result)
 
+    def _deferred(self, attempt: Attempt, op: Operation, result: Any) -> bool:
+        """Tell whether a publish task waits in the triggerer now, as the operator decides it."""
+        watched = attempt.watched
+        if isinstance(result, HandedOver):
+            op.watch = Watch.of(result.record, conn_id="ch", deadline=int(self.world.now) + 100)
+            if watched is not None and (watched.phase, watched.entry) == (op.watch.phase, op.watch.entry):
+                op.watch = replace(op.watch, outcome=watched.outcome)
+        elif watched is not None and isinstance(result, Stop) and not self.healing:
+            again = result.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+            op.watch = watched if again and self._may_defer(op) else None
+        return op.watch is not None
+
+    def _may_defer(self, op: Operation) -> bool:
+        """A task is deferred a bounded number of times: at its deadline it ends."""
+        return not self.healing and op.looks < 3 * MOST_LOOKS
+
     def _body(
-        self, op: Operation, body: Callable[[Operation, Ports, Worker], Any], ports: Ports, worker: Worker
+        self,
+        op: Operation,
+        body: Callable[[Operation, Ports, Worker, Watch | None], Any],
+        ports: Ports,
+        worker: Worker,
+        watched: Watch | None,
     ) -> Any:
         try:
-            return body(op, ports, worker)
+            return body(op, ports, worker, watched)
+        except HandedOver as handed:
+            return handed
         except Stopped as stopped:
             return stopped.stop
         except Killed:
             return None
 
-    def _stage(self, op: Operation, ports: Ports, worker: Worker) -> StageReceipt:
+    def _stage(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> StageReceipt:
         identity = TaskIdentity("airflow", "dag", f"run{op.index}", "stage", -1, "0")
         request = StageRequest(
             identity, Owner("dag", f"run{op.index}", "stage", -1), order_key=f"{op.index:04d}"
@@ -410,14 +501,20 @@ class History:
         content = f"new{op.index}"
         return stage(ports, SimStaging(worker, 10 + op.index, content), SITE, request, WAITS)
 
-    def _publish(self, op: Operation, ports: Ports, worker: Worker) -> Any:
+    def _publish(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
         assert op.staged is not None
-        request = PublishRequest(op.staged.operation_id, Guards())
+        request = PublishRequest(
+            op.staged.operation_id,
+            Guards(),
+            hand_over_after=self.chooser.hand_over() if self._may_defer(op) else None,
+            outcome=watched.outcome if watched is not None else None,
+            awaited=watched is not None,
+        )
         receipt = publish(ports, SITE, request, WAITS)
         self._judge_success(op, receipt)
         return receipt
 
-    def _cleanup(self, op: Operation, ports: Ports, worker: Worker) -> Any:
+    def _cleanup(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
         assert op.staged is not None
         request = CleanupRequest(op.staged.operation_id, op.staged.candidate)
         return cleanup(ports, SITE, request, WAITS)
@@ -458,6 +555,8 @@ class History:
             unfinished=[e.token for e in world.queue if any(s != "finished" for s in e.hosts.values())],
             known={OLD.uuid, *(str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent")},
             first=self.first,
+            write_id=stored.write_id if stored else "",
+            evidence=[b["write_id"] for _, kind, b in self.trail.entries if kind == "compare-and-swap"],
         )
 
     def _judge_applied(self) -> None:
@@ -518,6 +617,7 @@ def seeded(seed: int) -> History:
             noise=rnd.choice([0.05, 0.12, 0.3, 0.5]),
             strangers=rnd.choice([0.0, 0.0, 0.2]),
             operators=rnd.choice([0.0, 0.0, 0.02, 0.1]),
+            deferrals=rnd.choice([0.0, 0.5, 1.0]),
         ),
         replicas=rnd.choice([2, 2, 3]),
         operations=rnd.choice([1, 2, 3]),
