@@ -130,7 +130,7 @@ class Puppet:
 
     def write(self, expected: StoredRecord | None, record: AuthorityRecord, write_id: str) -> WriteResult:
         answer = self.ask("write", expected, record, write_id)
-        return answer if isinstance(answer, Conflict | OutcomeUnknown) else answer[0]  # type: ignore[no-any-return]
+        return answer if isinstance(answer, Conflict | OutcomeUnknown) else answer[0]
 
     def claim(
         self, expected: StoredRecord, record: AuthorityRecord, token: str, write_id: str
@@ -271,7 +271,7 @@ class Automaton:
             shape.out += (id(frame.f_code), frame.f_lasti)
             live = live_variables(frame.f_code, frame.f_lasti)
             for name, value in frame.f_locals.items():
-                if name in live and name not in _SILENT or frame.f_code is _ASK:
+                if (name in live and name not in _SILENT) or frame.f_code is _ASK:
                     shape.out.append(name)
                     shape.add(value)
             frame = frame.f_back

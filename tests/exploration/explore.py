@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from airflow_provider_dpone.clickhouse import authority
 from airflow_provider_dpone.publication.explain import explain
-from airflow_provider_dpone.publication.record import Phase, encode
+from airflow_provider_dpone.publication.record import Phase, StoredRecord, encode
 from airflow_provider_dpone.publication.statement import Exchange, Rename
 from airflow_provider_dpone.publication.stop import Code
 from airflow_provider_dpone.routes.cluster_refresh import (
@@ -29,7 +29,6 @@ from airflow_provider_dpone.routes.cluster_refresh import (
     resolve,
 )
 from airflow_provider_dpone.routes.ports import OutcomeUnknown, Ports, Reply, Stored
-from airflow_provider_dpone.publication.record import StoredRecord
 from tests.exploration.automaton import Answer, Automaton, Call, End, Failed
 from tests.exploration.model import (
     CANDIDATE,
@@ -51,27 +50,27 @@ WAITS = Waits(ready=1, publish=1, cleanup=1, busy=0, visible=0, poll_first=1, po
 """One pause in each wait: waiting longer repeats the same reads."""
 
 
-def publishing(ports: Ports, operation_id: str) -> Any:
+def publishing(operation_id: str, ports: Ports) -> Any:
     """The publish task."""
     return publish(ports, SITE, PublishRequest(operation_id), WAITS)
 
 
-def cleaning(ports: Ports, operation_id: str) -> Any:
+def cleaning(operation_id: str, ports: Ports) -> Any:
     """The cleanup task."""
     return cleanup(ports, SITE, CleanupRequest(operation_id, CANDIDATE), WAITS)
 
 
-def resolving(ports: Ports, operation_id: str) -> Any:
+def resolving(operation_id: str, ports: Ports) -> Any:
     """An operator's ``resolve``."""
     return resolve(ports, SITE, OperatorRequest("explored", operation_id), WAITS)
 
 
-def abandoning(ports: Ports, operation_id: str) -> Any:
+def abandoning(operation_id: str, ports: Ports) -> Any:
     """An operator's ``abandon``."""
     return abandon(ports, SITE, OperatorRequest("explored", operation_id), WAITS)
 
 
-Role = Callable[[Ports, str], Any]
+Role = Callable[[str, Ports], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ class Exploration:
         for index, role in enumerate(roles):
             for attempt in range(self.scope.tries):
                 label = f"{number}.{index}.{attempt}"
-                task = _Task(Automaton(label, partial(role, operation_id=self.operation_id)))
+                task = _Task(Automaton(label, partial(role, self.operation_id)))
                 here = first + index * self.scope.tries
                 task.success = here + self.scope.tries if index + 1 < len(roles) else -1
                 task.failure = here + attempt + 1 if attempt + 1 < self.scope.tries else -1
@@ -292,7 +291,10 @@ class Exploration:
                     self._judge_drop(after, replica, dropped)
                 yield f"{alias} works", after
             if budget.again and (died := model.again(c, replica)) is not None:
-                yield f"{alias} dies before the mark", died._replace(budget=budget._replace(again=budget.again - 1))
+                yield (
+                    f"{alias} dies before the mark",
+                    died._replace(budget=budget._replace(again=budget.again - 1)),
+                )
             if budget.failures and (refused := model.failed(c, replica)) is not None:
                 spent = budget._replace(failures=budget.failures - 1)
                 yield f"{alias} refuses", refused._replace(budget=spent)
@@ -468,8 +470,14 @@ class Exploration:
         if c.budget.faults and found.value:
             last = found.value[-1]
             for said, changed in (
-                ("a status can't be read", replace(last, status="Removing", exception_code=None, exception_text=None)),
-                ("a code is NULL", replace(last, status="Finished", exception_code=None, exception_text=None)),
+                (
+                    "a status can't be read",
+                    replace(last, status="Removing", exception_code=None, exception_text=None),
+                ),
+                (
+                    "a code is NULL",
+                    replace(last, status="Finished", exception_code=None, exception_text=None),
+                ),
             ):
                 yield said, spend(c), self._answer((said, *key), (*found.value[:-1], changed)), None
 
@@ -551,7 +559,7 @@ class Exploration:
 
     def _run_calm(self, c: Cluster, label: str, role: Role) -> tuple[Cluster, End]:
         if label not in self.calm:
-            self.calm[label] = Automaton(f"calm {label}", partial(role, operation_id=self.operation_id))
+            self.calm[label] = Automaton(f"calm {label}", partial(role, self.operation_id))
         automaton = self.calm[label]
         node = automaton.start()
         half: tuple[Any, ...] | None = None

@@ -229,9 +229,7 @@ class Model:
         queue = (*c.queue[:at], entry._replace(hosts=hosts), *c.queue[at + 1 :])
         if names is None:
             return c._replace(queue=queue)
-        return c._replace(
-            queue=queue, replicas=(*c.replicas[:replica], names, *c.replicas[replica + 1 :])
-        )
+        return c._replace(queue=queue, replicas=(*c.replicas[:replica], names, *c.replicas[replica + 1 :]))
 
     def pruned(self, c: Cluster) -> Cluster:
         """Return the cluster after the queue forgot every entry that has ended."""
@@ -271,7 +269,7 @@ class Model:
         world = World(self.size)
         if other:
             world.inventory = self.other
-        for (alias, replica), names in zip(world.replicas.items(), replicas, strict=True):
+        for replica, names in zip(world.replicas.values(), replicas, strict=True):
             replica.up = names is not None
             replica.tables = {} if names is None else tables_of(names)
         world.rows[KEY] = (self.rows[row[0]][0], row[1])
@@ -289,7 +287,9 @@ class Model:
         world = World(self.size)
         aliases = world.inventory.aliases
         for e in c.queue:
-            hosts = dict(zip(aliases, ("finished" if done == 2 else "waiting" for done, _ in e.hosts), strict=True))
+            hosts = dict(
+                zip(aliases, ("finished" if done == 2 else "waiting" for done, _ in e.hosts), strict=True)
+            )
             codes = dict(zip(aliases, (code for _, code in e.hosts), strict=True))
             entry = Entry(f"query-{e.number:010d}", self.statements[e.statement], e.token, hosts, codes)  # type: ignore[arg-type]
             world.queue.append(entry)
@@ -356,5 +356,3 @@ def execute(names: Names, statement: Statement) -> tuple[Names, int, int]:
             dropped, held[a] = held[a], NOTHING
             return (held[0], held[1], held[2]), 0, dropped
     return (held[0], held[1], held[2]), 0, NOTHING
-
-

@@ -23,10 +23,13 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("scope", QUICK, ids=[scope.name for scope in QUICK])
-def test_every_state_holds_the_invariants(scope: Scope, record_property: Callable[[str, object], None]) -> None:
+def test_every_state_holds_the_invariants(
+    scope: Scope, record_property: Callable[[str, object], None]
+) -> None:
     result = Exploration(scope).run()
     assert result.complete
     assert result.states >= FLOORS[scope.name]
     record_property(
-        "explored", f"{scope.name}: {result.states:,} states, {result.transitions:,} transitions, depth {result.depth}"
+        "explored",
+        f"{scope.name}: {result.states:,} states, {result.transitions:,} transitions, depth {result.depth}",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -11,8 +11,9 @@ from unittest import mock
 from airflow_provider_dpone.clickhouse import authority
 from airflow_provider_dpone.publication import classify, decide, decide_cleanup, transitions
 from airflow_provider_dpone.publication import decide_resolve as resolve_step
+from airflow_provider_dpone.publication import queue as queue_rules
 from airflow_provider_dpone.publication.admission import Slot
-from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal
+from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal, Unreadable
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Dispatch,
@@ -125,7 +126,7 @@ def swallow_an_unknown_write() -> Iterator[None]:
         return Conflict() if isinstance(verdict, OutcomeUnknown) else verdict
 
     with (
-        mock.patch.object(replies, "lost", lambda *_: Conflict()),
+        mock.patch.object(replies, "lost", return_value=Conflict()),
         mock.patch.object(authority, "judge", judge),
     ):
         yield
@@ -355,6 +356,87 @@ def abandon_what_was_dispatched() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def take_the_newest_of_two_entries() -> Iterator[None]:
+    """Of two queue entries with our token, the newest is ours."""
+    real = queue_rules.read_queue
+
+    def read(rows: Any, **known: Any) -> Any:
+        newest = max((row.entry for row in rows), default=None)
+        return real([row for row in rows if row.entry == newest], **known)
+
+    with (
+        mock.patch.object(queue_rules, "read_queue", read),
+        mock.patch.object(common, "read_queue", read),
+        mock.patch.object(cleanup, "read_queue", read),
+    ):
+        yield
+
+
+@contextmanager
+def treat_a_null_code_as_zero() -> Iterator[None]:
+    """A finished row whose exception code is NULL counts as a success."""
+    real = queue_rules.normalise
+
+    def normalise(row: Any) -> Any:
+        if row.status == "Finished" and row.exception_code is None:
+            return real(replace(row, exception_code=0, exception_text=""))
+        return real(row)
+
+    with mock.patch.object(queue_rules, "normalise", normalise):
+        yield
+
+
+@contextmanager
+def move_on_before_the_evidence() -> Iterator[None]:
+    """An intent that can't be written down does not keep the write from being made."""
+
+    def write_intent(*arguments: Any) -> None:
+        with suppress(Stopped):
+            real(*arguments)
+
+    real = common.write_intent
+    with (
+        mock.patch.object(common, "write_intent", write_intent),
+        mock.patch.object(stage, "write_intent", write_intent),
+    ):
+        yield
+
+
+@contextmanager
+def catalogs_of_an_unended_entry_count() -> Iterator[None]:
+    """An entry that can't be read on every replica is judged by the tables, as if it had ended."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Unreadable):
+            receipt = tuple(HostReceipt(alias, 0) for alias in record.replicas)
+            s = replace(s, queue=Terminal(0, s.queue.entry, s.queue.query_digest, receipt))
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+@contextmanager
+def trust_what_the_trigger_saw() -> Iterator[None]:
+    """A successful outcome that a trigger hands over is taken as committed, without a look at the tables."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Terminal) and s.queue.sequence == 0 and s.queue.succeeded:
+            return decide.Commit(s.queue.entry, s.queue.query_digest, s.queue.receipt)
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+UNSEEN_BY_SIMULATION = frozenset({"take_the_newest_of_two_entries", "treat_a_null_code_as_zero"})
+"""Planted bugs that other layers catch. Two entries end in order, so the tables tell the truth after the newest;
+and the simulated queue has no NULL in an ended row."""
+
+
 MUTANTS: Mapping[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -378,5 +460,10 @@ MUTANTS: Mapping[str, Mutant] = {
         judge_before_the_disarming_has_ended,
         disarm_by_drop,
         abandon_what_was_dispatched,
+        take_the_newest_of_two_entries,
+        treat_a_null_code_as_zero,
+        move_on_before_the_evidence,
+        catalogs_of_an_unended_entry_count,
+        trust_what_the_trigger_saw,
     )
 }

@@ -553,10 +553,13 @@ class History:
             sent=[token for token, _ in world.sent],
             permits=world.permits,
             unfinished=[e.token for e in world.queue if any(s != "finished" for s in e.hosts.values())],
-            known={OLD.uuid, *(str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent")},
+            known={
+                OLD.uuid,
+                *(str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"),
+            },
             first=self.first,
             write_id=stored.write_id if stored else "",
-            evidence=[b["write_id"] for _, kind, b in self.trail.entries if kind == "compare-and-swap"],
+            evidence=[str(b["write_id"]) for _, kind, b in self.trail.entries if kind == "compare-and-swap"],
         )
 
     def _judge_applied(self) -> None:

@@ -22,7 +22,13 @@ from airflow_provider_dpone.publication.facts import (
 )
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
-from airflow_provider_dpone.publication.record import AuthorityRecord, ContentDigest, Row, StoredRecord, decode
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    ContentDigest,
+    Row,
+    StoredRecord,
+    decode,
+)
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
 
 AUTHORITY = "a" * 32
