@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.exploration.explore import Exploration, Scope
-from tests.exploration.scopes import QUICK
+from tests.exploration.scopes import QUICK, hunting
+from tests.proof.oracle import Broken
+from tests.simulation.mutants import MUTANTS
 
 FLOORS = {
     "a fault anywhere, a replica runs its entry again": 12_000,
@@ -33,3 +35,15 @@ def test_every_state_holds_the_invariants(
         "explored",
         f"{scope.name}: {result.states:,} states, {result.transitions:,} transitions, depth {result.depth}",
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["swap_again_after_a_timeout", "trust_the_queue", "treat_a_null_code_as_zero"]
+)
+def test_exploration_catches_a_planted_bug(name: str) -> None:
+    def hunt() -> None:
+        for scope in hunting():
+            Exploration(scope).run(60_000)
+
+    with MUTANTS[name](), pytest.raises(Broken):
+        hunt()

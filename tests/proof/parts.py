@@ -37,8 +37,8 @@ UNIT_FILES = (
     "record",
     "permit",
 )
-MUTANT_SEEDS = 1_500
-MUTANT_STATES = 60_000
+MUTANT_SEEDS = 1_000
+MUTANT_STATES = 40_000
 
 
 def write(name: str, results: Any) -> None:
