@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
 from airflow_provider_dpone.clickhouse import authority as product
-from airflow_provider_dpone.publication.canonical import Json, digest
+from airflow_provider_dpone.publication.canonical import Json, sha256_hex
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import target_key
@@ -221,10 +221,10 @@ class Worker:
         self.world.work_all()
 
     def hex(self, bits: int) -> str:
-        return digest("sim", self.nonce())[: bits // 4]
+        return sha256_hex(f"sim {self.nonce()}")[: bits // 4]
 
     def uuid(self) -> str:
-        text = digest("sim/uuid", self.nonce())
+        text = sha256_hex(f"uuid {self.nonce()}")
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:32]}"
 
     def __call__(self, message: str) -> None:

@@ -56,6 +56,7 @@ SITE = Site(TARGET, USER, CONTROL)
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
 OLD = Table("00000000-0000-4000-8000-00000000000a", 7, "old", "/clickhouse/tables/old/01")
 TRIES = 3
+FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
 MOST_LOOKS = 6
 """After this many looks of its trigger a deferred task is woken anyhow, as at its deadline."""
 
@@ -172,7 +173,7 @@ class Seeded:
     def fault(self, point: str) -> Fault:
         if self.random.random() >= self.rate:
             return Fault.NONE
-        return self.random.choice([f for f in Fault if f is not Fault.NONE])
+        return self.random.choice(FAULTS)
 
     def order(self, ready: int) -> int:
         return self.random.randrange(ready)
