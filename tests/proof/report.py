@@ -2,7 +2,7 @@
 
     python -m tests.proof.report
 
-What was not run is said to be not run.
+What was not run with the present code is said to be not run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.proof import parts
+
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 RESULTS = ROOT / "docs" / "proof.json"
@@ -28,15 +30,13 @@ LAYERS = ("exploration", "simulation", "unit")
 def collect() -> dict[str, Any]:
     """Gather what was run, and where."""
     results: dict[str, Any] = {
-        name: _read(BUILD / "proof" / f"{name}.json")
-        for name in ("exploration", "faults", "histories", "mutants")
+        name: parts.read(name) for name in ("exploration", "faults", "histories", "mutants")
     }
     results["scenarios"] = _read(BUILD / "scenarios.json")
     results["soak"] = _read(BUILD / "soak.json")
     if results["histories"] is not None:
         done = results["histories"].pop("done")
-        results["histories"]["count"] = len(done) * 500
-        del results["histories"]["sources"]
+        results["histories"]["count"] = len(done) * parts.CHUNK
     results["made"] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
