@@ -16,7 +16,7 @@ from typing import Any
 
 from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
-from airflow_provider_dpone.publication.canonical import Json, digest
+from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.inventory import Inventory
@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Body, PermitUnused
 from airflow_provider_dpone.routes.cluster_refresh._common import Pause
 from airflow_provider_dpone.routes.ports import (
     Claimed,
@@ -179,8 +180,9 @@ class Trail:
 
     puppet: Puppet
 
-    def write(self, operation_id: str, kind: str, body: Mapping[str, Json]) -> None:
-        self.puppet.ask("note", kind, body.get("epoch"), body.get("write_id"))
+    def write(self, operation_id: str, body: Body) -> None:
+        unused = (body.epoch, body.write_id) if isinstance(body, PermitUnused) else None
+        self.puppet.ask("note", body.kind, unused)
 
     def intents(self, operation_id: str) -> Sequence[Intent]:
         return ()

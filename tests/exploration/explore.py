@@ -245,7 +245,8 @@ class Exploration:
     def _moves(self, state: _State) -> Iterator[tuple[str, _State]]:
         cluster, *workers = state
         for n, slot in enumerate(workers):
-            if self._unnoticed(slot):
+            call = self._call(slot)
+            if call is not None and _unnoticed(call):
                 # Nobody ever reads it, so when it is written makes no difference to anybody else.
                 yield from self._worker_moves(state, n)
                 return
@@ -266,10 +267,6 @@ class Exploration:
         asks = self.tasks[task].automaton.nodes[node].asks
         assert isinstance(asks, Call)
         return asks
-
-    def _unnoticed(self, slot: int) -> bool:
-        call = self._call(slot)
-        return call is not None and call.kind == "note" and call.args[0] != "permit-unused"
 
     def _cluster_steps(self, cluster: int) -> tuple[_Step, ...]:
         found = self.by_cluster.get(cluster)
@@ -322,7 +319,7 @@ class Exploration:
             self._judge(after, f"{call.kind}, {said}")
             following = slot._replace(half=half) if answer is None else self._answered(after, slot, answer)
             yield _Step(f"{call.kind}, {said}", self.clusters.number(after), self.slots.number(following))
-        if c.budget.faults:
+        if c.budget.faults and not _unnoticed(call):
             again = self.slots.number(self._slot(self.tasks[slot.task].failure))
             yield _Step(f"killed before {call.kind}", self.clusters.number(spend(c)), again)
 
@@ -330,6 +327,10 @@ class Exploration:
         task = self.tasks[slot.task]
         node = task.automaton.step(slot.node, answer)
         asks = task.automaton.nodes[node].asks
+        while isinstance(asks, Call) and _unnoticed(asks) and not c.budget.faults:
+            # Nobody can notice it, and nothing can go wrong with it any more.
+            node = task.automaton.step(node, self._answer("noted", None))
+            asks = task.automaton.nodes[node].asks
         if isinstance(asks, Call):
             return Slot(slot.task, node)
         self._judge_end(c, asks)
@@ -355,8 +356,8 @@ class Exploration:
             case "read":
                 yield from self._reads(c, call.args[0])
             case "note":
-                kind, epoch, write_id = call.args
-                noted = c._replace(unused=c.unused | {(epoch, write_id)}) if kind == "permit-unused" else c
+                _, unused = call.args
+                noted = c if unused is None else c._replace(unused=c.unused | {unused})
                 yield "done", noted, self._answer("noted", None), None
                 if c.budget.faults:
                     lost = self._failed(Code.EVIDENCE_UNAVAILABLE)
@@ -596,3 +597,8 @@ class Exploration:
 def spend(c: Cluster) -> Cluster:
     """Return the cluster with one fault less to come."""
     return c._replace(budget=c.budget._replace(faults=c.budget.faults - 1))
+
+
+def _unnoticed(call: Call) -> bool:
+    """Tell whether nobody ever reads what this call leaves behind."""
+    return call.kind == "note" and call.args[1] is None

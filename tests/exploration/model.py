@@ -144,7 +144,7 @@ class Model:
             dispatch_epoch=0,
             inventory_digest=self.inventory.digest,
             replicas=self.inventory.aliases,
-            servers=tuple(f"server-{alias}" for alias in self.inventory.aliases),
+            servers=tuple(f"server-{member.host_name}" for member in self.inventory.members),
             predecessor=None if self.first else generation(OLD),
             desired=generation(NEW),
             candidate=CANDIDATE,
@@ -285,12 +285,12 @@ class Model:
     def queue_rows(self, c: Cluster, token: str) -> tuple[QueueRow, ...]:
         """Return the queue's rows of a token."""
         world = World(self.size)
-        aliases = world.inventory.aliases
+        names = [member.host_name for member in world.inventory.members]
         for e in c.queue:
             hosts = dict(
-                zip(aliases, ("finished" if done == 2 else "waiting" for done, _ in e.hosts), strict=True)
+                zip(names, ("finished" if done == 2 else "waiting" for done, _ in e.hosts), strict=True)
             )
-            codes = dict(zip(aliases, (code for _, code in e.hosts), strict=True))
+            codes = dict(zip(names, (code for _, code in e.hosts), strict=True))
             entry = Entry(f"query-{e.number:010d}", self.statements[e.statement], e.token, hosts, codes)  # type: ignore[arg-type]
             world.queue.append(entry)
         return tuple(world.queue_rows(token))
@@ -312,6 +312,7 @@ class Model:
                 permits=c.permits,
                 unfinished=unfinished,
                 known=frozenset({OLD.uuid, NEW.uuid}),
+                before=OLD.uuid,
                 first=self.first,
             )
         return found

@@ -46,8 +46,7 @@ class Truth:
     :ivar sent: the tokens of all statements that left a worker, in their order.
     :ivar permits: target and epoch of every permit that was issued.
     :ivar unfinished: the tokens of queue entries that a replica may still execute.
-    :ivar evidence: the write ids whose intent is written down; ``None`` where that is not looked at.
-    :ivar write_id: of the record.
+    :ivar before: UUID of the table that was live at the beginning.
     :ivar known: UUIDs of the tables that may be live: the old one and the staged candidates.
     :ivar first: the target was absent at the beginning.
     """
@@ -59,8 +58,7 @@ class Truth:
     unfinished: Collection[str] = ()
     known: Collection[str] = field(default_factory=frozenset)
     first: bool = False
-    write_id: str = ""
-    evidence: Collection[str] | None = None
+    before: str = ""
 
 
 def judge(truth: Truth) -> None:
@@ -76,8 +74,6 @@ def judge(truth: Truth) -> None:
         raise Broken("two permits for one epoch")
     if truth.record is not None:
         _judge_record(truth, truth.record, swaps)
-        if truth.evidence is not None and truth.write_id not in truth.evidence:
-            raise Broken(f"the record moved to {truth.record.phase} before its intent was written down")
 
 
 def _swaps(sent: Collection[str]) -> Counter[str]:
@@ -116,6 +112,8 @@ def _judge_record(truth: Truth, record: AuthorityRecord, swaps: Counter[str]) ->
     closed = {s.uuid for s in record.settled if s.outcome is Phase.ABORTED}
     if record.phase is Phase.ABORTED:
         closed.add(record.desired.uuid)
+    # What was published before a rollback to it was given up may go live by the next one.
+    closed -= {s.uuid for s in record.settled if s.outcome in PUBLISHED_PHASES} | {truth.before}
     if any(table is not None and table.uuid in closed for table in truth.live.values()):
         raise Broken("recorded as not published, but its data went live")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -24,11 +24,13 @@ from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import _cleanup as cleanup
 from airflow_provider_dpone.routes.cluster_refresh import _common as common
+from airflow_provider_dpone.routes.cluster_refresh import _evidence as evidence
 from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
 from airflow_provider_dpone.routes.cluster_refresh import _resolve as resolve
 from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
-from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown
+from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown
 from tests.simulation import authority as replies
+from tests.simulation import ports as sim
 from tests.simulation import run
 
 Mutant = Callable[[], Any]
@@ -388,22 +390,6 @@ def treat_a_null_code_as_zero() -> Iterator[None]:
 
 
 @contextmanager
-def move_on_before_the_evidence() -> Iterator[None]:
-    """An intent that can't be written down does not keep the write from being made."""
-
-    def write_intent(*arguments: Any) -> None:
-        with suppress(Stopped):
-            real(*arguments)
-
-    real = common.write_intent
-    with (
-        mock.patch.object(common, "write_intent", write_intent),
-        mock.patch.object(stage, "write_intent", write_intent),
-    ):
-        yield
-
-
-@contextmanager
 def catalogs_of_an_unended_entry_count() -> Iterator[None]:
     """An entry that can't be read on every replica is judged by the tables, as if it had ended."""
     real = decide._after_dispatch
@@ -432,6 +418,94 @@ def trust_what_the_trigger_saw() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def move_on_before_evidence() -> Iterator[None]:
+    """The intent of a compare-and-swap is written when its outcome is known."""
+    real_intent, real_outcome = evidence.write_intent, evidence.note_outcome
+    pending: dict[str, tuple[Any, ...]] = {}
+
+    def intent(ports: Any, record: Any, write_id: str, before: Any) -> None:
+        pending[write_id] = (ports, record, write_id, before)
+
+    def outcome(ports: Any, record: Any, write_id: str, result: Any) -> None:
+        real_intent(*pending.pop(write_id))
+        real_outcome(ports, record, write_id, result)
+
+    with (
+        mock.patch.object(common, "write_intent", intent),
+        mock.patch.object(stage, "write_intent", intent),
+        mock.patch.object(common, "note_outcome", outcome),
+        mock.patch.object(stage, "note_outcome", outcome),
+    ):
+        yield
+
+
+@contextmanager
+def commit_before_the_proof_is_written() -> Iterator[None]:
+    """What every replica shows is written down after COMMITTED, with the other notes."""
+    real = evidence.write_down
+
+    def down(ports: Any, stored: Any, decided: Any, *more: Any) -> Any:
+        return more[-1] if isinstance(decided, decide.Commit) else real(ports, stored, decided, *more)
+
+    with mock.patch.object(publish, "write_down", down):
+        yield
+
+
+@contextmanager
+def receipt_after_the_record_left_committed() -> Iterator[None]:
+    """The target is freed first, and the proof of the publication is written then."""
+    real_write, real_send = common.write, common.send_once
+
+    def write(ports: Any, stored: Any, record: Any) -> Any:
+        written = real_write(ports, stored, record)
+        if stored.record.phase is Phase.COMMITTED:
+            evidence.write_receipt(ports, stored)
+        return written
+
+    def send(ports: Any, stored: Any, *more: Any) -> Any:
+        written = real_send(ports, stored, *more)
+        if stored.record.phase is Phase.COMMITTED:
+            evidence.write_receipt(ports, stored)
+        return written
+
+    with (
+        # The publish task's own copy is only a note, which may be missing.
+        mock.patch.object(publish, "note", return_value=False),
+        mock.patch.object(cleanup, "write_receipt"),
+        mock.patch.object(cleanup, "write", write),
+        mock.patch.object(cleanup, "send_once", send),
+    ):
+        yield
+
+
+@contextmanager
+def prepare_before_the_content_is_written() -> Iterator[None]:
+    """What was staged is written down after PREPARED."""
+    real = stage._Stage._staged
+
+    def staged(self: Any, loaded: Any, content: Any) -> Any:
+        return replace(real(self, loaded, content), attempt="later")
+
+    with mock.patch.object(stage._Stage, "_staged", staged):
+        yield
+
+
+@contextmanager
+def look_again_between_permit_and_send() -> Iterator[None]:
+    """One more look after the permit was claimed, to be on the safe side."""
+    real = sim.Worker.claim
+
+    def claim(self: Any, *arguments: Any) -> Any:
+        result = real(self, *arguments)
+        if isinstance(result, Claimed):
+            self.observe([])
+        return result
+
+    with mock.patch.object(sim.Worker, "claim", claim):
+        yield
+
+
 UNSEEN_BY_SIMULATION = frozenset(
     {
         "take_the_newest_of_two_entries",
@@ -442,8 +516,19 @@ UNSEEN_BY_SIMULATION = frozenset(
 """Planted bugs that other layers catch. Two entries end in order, so the tables tell the truth after the newest;
 and a row of the simulated queue can always be read."""
 
+TRAIL_MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        move_on_before_evidence,
+        commit_before_the_proof_is_written,
+        receipt_after_the_record_left_committed,
+        prepare_before_the_content_is_written,
+        look_again_between_permit_and_send,
+    )
+}
+"""Bugs that only the trail shows."""
 
-MUTANTS: Mapping[str, Mutant] = {
+MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
     mutant.__name__: mutant
     for mutant in (
         catalogs_before_the_receipt,
@@ -468,7 +553,6 @@ MUTANTS: Mapping[str, Mutant] = {
         abandon_what_was_dispatched,
         take_the_newest_of_two_entries,
         treat_a_null_code_as_zero,
-        move_on_before_the_evidence,
         catalogs_of_an_unended_entry_count,
         trust_what_the_trigger_saw,
     )

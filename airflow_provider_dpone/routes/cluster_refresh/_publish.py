@@ -32,6 +32,7 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Classification, StoredReceipt
 from airflow_provider_dpone.publication.watch import SeenOutcome
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
@@ -48,12 +49,10 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     swap,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, write_down
 from airflow_provider_dpone.routes.ports import (
     Ports,
 )
-
-_WAITS_WITHOUT_WORKER = frozenset({Phase.BOUND, Phase.TERMINAL})
-"""The phases with a bound queue entry and without proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +113,16 @@ def publish(
     return _Publication(ports, site, request, waits, stored, observation.sequence).run()
 
 
+def _waits_without_worker(record: AuthorityRecord) -> bool:
+    """Tell whether the queue entry is bound and the proof is missing.
+
+    A swap that an operator made harmless may have ended without any entry.
+    """
+    publication = record.publication
+    bound = publication is not None and publication.entry is not None
+    return bound and record.phase in (Phase.BOUND, Phase.TERMINAL)
+
+
 def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> Stop | None:
     """Prove a dispatched operation whose own task may be gone, by observation only.
 
@@ -153,6 +162,8 @@ class _Publication:
     replayed: bool = True
     observe_only: bool = False
     doubted: bool = False
+    written: Classification | None = None
+    """The classification that this call wrote down last."""
 
     def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
@@ -195,6 +206,7 @@ class _Publication:
                 if (failed := self._read(decided)) is None:
                     continue
                 decided = step.Wait(failed)
+            self.written = write_down(ports, self.stored, decided, self.observation, self.queue, self.written)
             match decided:
                 case step.DispatchSwap():
                     self._dispatch()
@@ -221,11 +233,13 @@ class _Publication:
                     if self._move(moved):
                         self.replayed = False
                         ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
+                        # With what this look warns of; whoever moves the record on writes its own before.
+                        note(ports, record.operation_id, StoredReceipt(self.stored.version, self._receipt()))
                 case step.Wait(stop):
                     pause = outcome_pause
                     if record.phase is Phase.PREPARED:
                         pause = dispatch_pause = dispatch_pause or Pause(ports, self.waits.ready, self.waits)
-                    elif record.phase in _WAITS_WITHOUT_WORKER and hand_over_pause is not None:
+                    elif _waits_without_worker(record) and hand_over_pause is not None:
                         pause = hand_over_pause
                     if stop.message != said:
                         said = stop.message
@@ -252,7 +266,7 @@ class _Publication:
                 case step.Hold(stop):
                     raise Stopped(stop)
                 case step.Done():
-                    return publication_receipt(record, replayed=self.replayed, warnings=self._warnings())
+                    return self._receipt()
                 case _:
                     assert_never(decided)
 
@@ -384,6 +398,9 @@ class _Publication:
         self.observation, self.queue = None, None
         # Whoever records the proof: it was this task that sent the statement.
         self.replayed = False
+
+    def _receipt(self) -> PublicationReceipt:
+        return publication_receipt(self.stored.record, replayed=self.replayed, warnings=self._warnings())
 
     def _warnings(self) -> tuple[str, ...]:
         if self.observation is None:
