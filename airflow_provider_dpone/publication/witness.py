@@ -11,7 +11,15 @@ from airflow_provider_dpone.publication.queue import QueueState, Running, Termin
 from airflow_provider_dpone.publication.receipt import Names
 from airflow_provider_dpone.publication.record import AuthorityRecord, Generation, Phase, StoredRecord
 from airflow_provider_dpone.publication.stop import Stop
-from airflow_provider_dpone.publication.trail import Classification, LiveTable, Proven, ReplicaSeen, SlotFound
+from airflow_provider_dpone.publication.trail import (
+    Admission,
+    Classification,
+    LiveTable,
+    Proven,
+    ReplicaSeen,
+    SlotFound,
+    Staged,
+)
 
 
 def witness(
@@ -106,6 +114,44 @@ def slot_found(stored: StoredRecord | None) -> SlotFound | None:
     if stored is None:
         return None
     return SlotFound(stored.version, stored.write_id, stored.record.operation_id, stored.record.phase)
+
+
+def admitted_again(stored: StoredRecord, record: AuthorityRecord) -> tuple[Admission, Staged]:
+    """Return what a rollback writes down before it is prepared: as a staging attempt does, which it has none of.
+
+    :param stored: the record that the slot holds.
+    :param record: the rollback's own, which is to replace it.
+    """
+    admission = Admission(
+        database=record.database,
+        table=record.table,
+        target_key=record.target_key,
+        publication_key=record.publication_key,
+        authority_id=record.authority_id,
+        owner=record.owner,
+        order_key=record.order_key,
+        plan_digest=record.plan_digest,
+        inventory_digest=record.inventory_digest,
+        replicas=record.replicas,
+        live=live_table(record.predecessor),
+        live_rows=record.live_rows,
+        slot=slot_found(stored),
+        retention=record.retention,
+        schema_difference=(),
+        dependents=record.dependents,
+        warnings=(),
+    )
+    staged = Staged(
+        attempt=record.attempt_id,
+        table=record.candidate,
+        uuid=record.desired.uuid,
+        rows=record.content.rows,
+        bytes=record.staged_bytes,
+        source_rows=None,
+        content=record.content,
+        replicas=record.replicas,
+    )
+    return admission, staged
 
 
 def admission_warnings(slot: Slot, dependents: int, *, order_key: str | None) -> tuple[str, ...]:

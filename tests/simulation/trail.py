@@ -54,7 +54,9 @@ class TrailOracle:
                 yield "a statement was sent, and its outcome is not in the trail though its sender lived"
         for record in self.records.values():
             if record.phase in PUBLISHED_PHASES:
-                missing = COMPLETE - {type(body) for body in self._of(record.operation_id)}
+                bodies = self._of(record.operation_id)
+                created = set() if any(map(_rolls_back, bodies)) else {CandidateIntent}
+                missing = (COMPLETE | created) - {type(body) for body in bodies}
                 if missing:
                     yield f"a committed operation's trail lacks {sorted(kind.kind for kind in missing)}"
 
@@ -67,8 +69,12 @@ class TrailOracle:
         bodies = self._of(record.operation_id)
         if not any(isinstance(b, CompareAndSwap) and b.write_id == row.write_id for b in bodies):
             yield f"the record moved to {record.phase} before its intent was written"
-        if old is None or old.fence_token != record.fence_token:
+        if record.phase is Phase.PREPARED and (old is None or old.fence_token != record.fence_token):
             yield from self._prepared(record, bodies)
+        elif old is None or old.fence_token != record.fence_token:
+            # Nothing is prepared: an operator lists a table that nobody needs.
+            if not any(isinstance(b, OperatorAction) and b.action == "orphans" for b in bodies):
+                yield "a record got a new fence token before the reason was written"
         elif old.phase is not record.phase:
             yield from self._moved(old, record, bodies, version - 1)
         yield from self._cleaned(old, record, bodies)
@@ -77,7 +83,9 @@ class TrailOracle:
         attempt = record.attempt_id
         if not any(isinstance(b, Admission) for b in bodies):
             yield "an operation was prepared before its admission was written"
-        if not any(isinstance(b, CandidateIntent) and b.attempt == attempt for b in bodies):
+        if not any(
+            (isinstance(b, CandidateIntent) and b.attempt == attempt) or _rolls_back(b) for b in bodies
+        ):
             yield "an operation was prepared before the intent of its candidate was written"
         if not any(
             isinstance(b, Staged) and (b.attempt, b.content) == (attempt, record.content) for b in bodies
@@ -128,6 +136,11 @@ class TrailOracle:
                 yield "a table was struck off the list before it was written that it is gone"
 
 
+def _rolls_back(body: Body) -> bool:
+    """Tell whether an operator publishes a table again that was created long ago."""
+    return isinstance(body, OperatorAction) and body.action == "rollback"
+
+
 RESTS_ON = {
     Phase.DISPATCHING: {"DISPATCHABLE"},
     Phase.BOUND: {"BOUND"},
@@ -135,4 +148,4 @@ RESTS_ON = {
     Phase.COMMITTED: {"COMMITTED"},
     Phase.ABORTED: {"NOT_PUBLISHED"},
 }
-COMPLETE: set[type[Body]] = {Admission, CandidateIntent, Staged, CompareAndSwap, Classification}
+COMPLETE: set[type[Body]] = {Admission, Staged, CompareAndSwap, Classification}

@@ -19,6 +19,7 @@ from airflow_provider_dpone.publication.rollback import (
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.transitions import require_room
+from airflow_provider_dpone.publication.witness import admitted_again
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanupRequest, cleanup, free_slot
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
@@ -30,7 +31,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     write,
 )
 from airflow_provider_dpone.routes.cluster_refresh._publish import PublishRequest, publish
-from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit
+from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit_action
 from airflow_provider_dpone.routes.ports import Ports
 
 
@@ -136,7 +137,16 @@ def _prepare(
     nonce = ports.random.hex(128)
     record = prepared(stored, step, observation, content, dependents(observation), nonce)
     require_room(record)
-    audit(ports, stored, request, "rollback", f"prepare the rollback of {step.undone[:16]}")
+    for body in admitted_again(stored, record):
+        ports.evidence.write(record.operation_id, body)
+    audit_action(
+        ports.evidence,
+        record.operation_id,
+        request,
+        "rollback",
+        f"prepare the rollback of {step.undone[:16]}",
+        stored,
+    )
     if write(ports, stored, record) is None:
         raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
     ports.log(f"{target}: {content.rows:,} rows in {step.item.name} are prepared to go live again.")
