@@ -12,14 +12,14 @@ from tests.proof.oracle import Broken
 from tests.simulation.mutants import MUTANTS
 
 FLOORS = {
-    "a fault anywhere, a replica runs its entry again": 12_000,
-    "three replicas, one runs its entry again, one refuses": 7_500,
-    "the target is absent before": 7_500,
-    "replicas are read one after the other": 800,
-    "the list of replicas changes": 7_500,
-    "two workers publish": 49_000,
-    "an operator abandons": 12_000,
-    "an operator resolves": 35_000,
+    "a fault anywhere, a replica runs its entry again": 15_000,
+    "three replicas, one runs its entry again, one refuses": 10_000,
+    "the target is absent before": 10_000,
+    "replicas are read one after the other": 1_200,
+    "the list of replicas changes": 9_000,
+    "two workers publish": 90_000,
+    "an operator abandons": 13_000,
+    "an operator resolves": 45_000,
 }
 """How many states each scope has at least."""
 
