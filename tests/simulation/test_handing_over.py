@@ -11,7 +11,13 @@ from airflow_provider_dpone.publication.receipt import PublicationReceipt, Stage
 from airflow_provider_dpone.publication.record import HostReceipt, Phase
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.publication.watch import Look, SeenOutcome, Slot, Watch, Why, Woken, judge_look
-from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
+from airflow_provider_dpone.routes.cluster_refresh import (
+    HandedOver,
+    OperatorRequest,
+    PublishRequest,
+    publish,
+    resolve,
+)
 from tests.simulation.ports import KEY, Fault, Killed, Worker
 from tests.simulation.run import SITE, WAITS
 from tests.simulation.test_review_findings import Site, once
@@ -201,3 +207,18 @@ def test_a_seen_outcome_is_no_word_about_what_is_live() -> None:
         publish_with(site, staged, outcome=outcome)
     assert caught.value.stop.code is Code.PARTIAL_TERMINAL
     assert site.phase() is Phase.TERMINAL
+
+
+def test_a_swap_that_was_made_harmless_without_any_entry_is_never_handed_over() -> None:
+    site = Site()
+    staged = site.stage(0)
+    with pytest.raises(Stopped):
+        publish_with(site, staged, site.worker(once("send", Fault.UNSENT)), patience=0.0)
+    operator = site.ports(site.worker(once("write", Fault.KILL_BEFORE, skip=1)))
+    with pytest.raises(Killed):
+        resolve(operator, SITE, OperatorRequest("test"), WAITS)
+    assert site.phase() is Phase.TERMINAL
+    with pytest.raises(Stopped) as caught:
+        publish_with(site, staged, hand_over_after=1.0)
+    assert not isinstance(caught.value, HandedOver)
+    assert caught.value.stop.code is Code.RESOLVING

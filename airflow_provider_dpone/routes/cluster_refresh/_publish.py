@@ -54,9 +54,6 @@ from airflow_provider_dpone.routes.ports import (
     Ports,
 )
 
-_WAITS_WITHOUT_WORKER = frozenset({Phase.BOUND, Phase.TERMINAL})
-"""The phases with a bound queue entry and without proof."""
-
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
@@ -133,6 +130,16 @@ def _is_replay(ports: Ports, request: PublishRequest, record: AuthorityRecord) -
         return not ports.evidence.asked(request.operation_id, request.asker)
     ports.evidence.write(request.operation_id, PublishAsked(request.asker))
     return False
+
+
+def _waits_without_worker(record: AuthorityRecord) -> bool:
+    """Tell whether the queue entry is bound and the proof is missing.
+
+    A swap that an operator made harmless may have ended without any entry.
+    """
+    publication = record.publication
+    bound = publication is not None and publication.entry is not None
+    return bound and record.phase in (Phase.BOUND, Phase.TERMINAL)
 
 
 def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> Stop | None:
@@ -249,7 +256,7 @@ class _Publication:
                     pause = outcome_pause
                     if record.phase is Phase.PREPARED:
                         pause = dispatch_pause = dispatch_pause or Pause(ports, self.waits.ready, self.waits)
-                    elif record.phase in _WAITS_WITHOUT_WORKER and hand_over_pause is not None:
+                    elif _waits_without_worker(record) and hand_over_pause is not None:
                         pause = hand_over_pause
                     if stop.message != said:
                         said = stop.message
