@@ -1,0 +1,183 @@
+"""A scenario as a value: what is done step by step, and how it must end. And the steps that most are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.scenarios.outcome import Outcome
+from tests.scenarios.worker import Fate, Moment
+from tests.scenarios.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: in words, and what it does.
+
+    :ivar looks: the target is looked at afterwards.
+    """
+
+    text: str
+    act: Callable[[World], None]
+    looks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scripted scenario.
+
+    :ivar name: short and unique; the test's name.
+    :ivar cases: the situations that it covers: numbers of known public reports, and words for others.
+    :ivar outcome: the class of the first judged outcome.
+    :ivar steps: what is done, in order.
+    :ivar replicas: how many servers it needs.
+    :ivar balanced: workers connect through the load balancer.
+    :ivar own_cluster: it destroys what others need.
+    :ivar quick: it is the one for its class that runs with all other tests.
+    """
+
+    name: str
+    cases: tuple[str, ...]
+    outcome: Outcome
+    steps: tuple[Step, ...]
+    replicas: int = 2
+    balanced: bool = False
+    own_cluster: bool = False
+    quick: bool = False
+
+    def run(self, world: World) -> None:
+        """Do every step, and look after each."""
+        for step in self.steps:
+            before = len(world.results)
+            step.act(world)
+            if step.looks or len(world.results) > before:
+                world.look(step.text, world.results[-1] if len(world.results) > before else None)
+        assert world.seen, "a scenario judges at least one outcome"
+        assert world.seen[0] is self.outcome, f"expected {self.outcome}, got {world.seen[0]}"
+
+
+# ---- What most scenarios are made of
+
+
+def do(text: str, act: Callable[[World], object], *, looks: bool = False) -> Step:
+    """Any step."""
+
+    def run(world: World) -> None:
+        act(world)
+
+    return Step(text, run, looks)
+
+
+def must(text: str, holds: Callable[[World], bool]) -> Step:
+    """A step that only looks: it must be so."""
+
+    def run(world: World) -> None:
+        assert holds(world), f"not so: {text}; last: {world.results[-1] if world.results else 'nothing'}"
+
+    return Step(text, run)
+
+
+def ends(world: World, outcome: Outcome, code: str = "") -> None:
+    """Judge how the last task ended."""
+    assert (world.last.outcome, code or world.last.code) == (outcome, world.last.code), str(world.last)
+    world.seen.append(outcome)
+
+
+def live() -> Step:
+    """A first publication, so that there is something that could get lost."""
+
+    def run(world: World) -> None:
+        for result in (world.stage(), world.publish(), world.cleanup()):
+            assert result.ok, str(result)
+        world.notes["old"] = world.site.uuids()[0]
+
+    return Step("a first generation is live", run)
+
+
+def staged(**arguments: object) -> Step:
+    """Stage the next generation."""
+
+    def run(world: World) -> None:
+        result = world.stage(**arguments)  # type: ignore[arg-type]
+        assert result.ok, str(result)
+
+    return Step("the next generation is staged", run)
+
+
+def stage(outcome: Outcome, code: str = "", **arguments: object) -> Step:
+    """Stage the next generation, and judge."""
+
+    def run(world: World) -> None:
+        world.stage(**arguments)  # type: ignore[arg-type]
+        ends(world, outcome, code)
+
+    return Step(f"stage: {outcome} {code}".rstrip(), run)
+
+
+def publish(outcome: Outcome, code: str = "", **waits: float) -> Step:
+    """Publish, and judge."""
+
+    def run(world: World) -> None:
+        world.publish(**waits)  # type: ignore[arg-type]
+        ends(world, outcome, code)
+
+    return Step(f"publish: {outcome} {code}".rstrip(), run)
+
+
+def cleanup(outcome: Outcome = Outcome.CLEANED, code: str = "", **waits: float) -> Step:
+    """Clean up, and judge."""
+
+    def run(world: World) -> None:
+        world.cleanup(**waits)
+        ends(world, outcome, code)
+
+    return Step(f"cleanup: {outcome} {code}".rstrip(), run)
+
+
+def operator(command: str, outcome: Outcome = Outcome.RESOLVED, code: str = "", *, phase: str = "") -> Step:
+    """An operator's command, and judge."""
+
+    def run(world: World) -> None:
+        world.operate(command)
+        ends(world, outcome, code)
+        if phase:
+            assert world.last.receipt["phase"] == phase, world.last.receipt
+
+    return Step(f"{command}: {outcome} {code or phase}".rstrip(), run)
+
+
+def worker(task: str, moment: Moment, fate: Fate = Fate.DIE) -> Step:
+    """A task in a worker that is killed at a moment."""
+
+    def run(world: World) -> None:
+        more = {"sql": world.new_generation()} if task == "stage" else {}
+        running = world.work(world.job(task, moment=moment, fate=fate, **more))
+        if fate is Fate.SLEEP:
+            running.reached()
+            return
+        world.finished(running)
+        ends(world, Outcome.KILLED)
+
+    return Step(f"a worker of {task} gets {fate} when {moment}", run, looks=True)
+
+
+def heal() -> Step:
+    """End every fault."""
+    return do("every fault ends", lambda world: world.cluster.heal())
+
+
+def swaps(times: int) -> Step:
+    """How many swaps were sent since the scenario began."""
+    return must(f"{times} swaps were sent in all", lambda world: world.site.swaps() == times)
+
+
+def next_run() -> Step:
+    """The way out: the next run publishes, and cleans up."""
+
+    def run(world: World) -> None:
+        for result in (world.stage(), world.publish(), world.cleanup()):
+            assert result.ok, str(result)
+        rows, _ = world.generations[f"g{world.generation}"]
+        assert world.site.counts() == [rows] * len(world.cluster.nodes)
+
+    return Step("the next run publishes", run)
