@@ -16,7 +16,7 @@ from typing import Any, Self
 from tests.cluster import ClusterClient, LoggedStatement, QueueRow
 from tests.scenarios.outcome import Result
 
-READ_SECONDS = 0.04
+READ_SECONDS = 0.1
 """Pause between two reads of a reader."""
 
 

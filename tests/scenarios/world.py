@@ -34,6 +34,8 @@ CAS = r"^\s*ALTER TABLE .*authority_v1.* UPDATE"
 LOAD = r"^\s*INSERT INTO `mart\w+`\.`\w+__dpone_"
 DROP = r"^\s*DROP TABLE"
 QUEUE = r"distributed_ddl_queue"
+PATIENT = replace(QUICK, ready=60, publish=60, cleanup=30)
+"""A busy machine is no reason for another outcome."""
 
 
 @dataclass
@@ -122,13 +124,13 @@ class World:
         self, *, staged: StageReceipt | None = None, guards: Guards | None = None, **waits: float
     ) -> Result:
         """Publish what is staged."""
-        receipt, patience = staged or self.receipt, replace(QUICK, **waits)
+        receipt, patience = staged or self.receipt, replace(PATIENT, **waits)
         return self.run("publish", lambda: self.site.publish(receipt, guards, patience))
 
     def cleanup(self, **waits: float) -> Result:
         """Clean up after what was published."""
         receipt = self.receipt
-        return self.run("cleanup", lambda: self.site.cleanup(receipt, replace(QUICK, **waits)).receipt)
+        return self.run("cleanup", lambda: self.site.cleanup(receipt, replace(PATIENT, **waits)).receipt)
 
     def operate(self, command: str, **waits: float) -> Result:
         """Run an operator's command."""
@@ -136,7 +138,7 @@ class World:
 
         def run() -> Any:
             with self.site.worker("operator") as (ports, _):
-                return work(ports, self.site.site, OperatorRequest("scenario"), replace(QUICK, **waits))
+                return work(ports, self.site.site, OperatorRequest("scenario"), replace(PATIENT, **waits))
 
         return self.run(command, run)
 
@@ -158,7 +160,7 @@ class World:
             "login": APP_USER,
             "password": APP_PASSWORD,
         }
-        timeouts = {"ready": 20, "publish": 20, "cleanup": 10, **more.pop("timeouts", {})}
+        timeouts = {"ready": 60, "publish": 60, "cleanup": 30, **more.pop("timeouts", {})}
         environment = {
             f"AIRFLOW_CONN_{CONN_ID.upper()}": json.dumps(connection),
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -312,7 +314,7 @@ class World:
 def a_world(cluster: LocalCluster, database: str, folder: Path, *, balanced: bool = False) -> Iterator[World]:
     """A new world with a reader on each node; its workers end with it."""
     endpoint = cluster.load_balancer if balanced else cluster.endpoints[0]
-    world = World(RefreshSite(cluster, database, folder, (endpoint,)))
+    world = World(RefreshSite(cluster, database, folder, (endpoint,), waits=PATIENT))
     with world.stack as stack:
         for node in cluster.nodes:
             reader = Reader(cluster, node, database, world.site.table)
