@@ -17,6 +17,7 @@ _TOKEN = re.compile(r"dpone1:(?P<operation>[0-9a-f]{16}):(?P<action>\w+):(?P<epo
 _OURS = re.compile(r"__dpone_[0-9a-f]+(_parked)?$")
 _DROPPED = re.compile(r"^\s*DROP TABLE\s+(?:IF EXISTS\s+)?(`[^`]+`|\w+)\.(`[^`]+`|\w+)", re.IGNORECASE)
 _UNENDED = ("PREPARED", "DISPATCHING", "BOUND", "TERMINAL", "COMMITTED")
+_WITHOUT_CODE = (ended.Outcome.KILLED, ended.Outcome.DEFERRED)
 _SENT = ("DISPATCHING", "BOUND", "TERMINAL")
 
 
@@ -198,8 +199,7 @@ def nothing_is_held_without_a_reason(history: History) -> Iterator[str]:
     """What failed says why; what holds the target says why, or that a retry goes on."""
     for snapshot in history.snapshots:
         result = snapshot.result
-        silent = result is not None and not (result.ok or result.stop)
-        if silent and result.outcome not in (ended.Outcome.KILLED, ended.Outcome.DEFERRED):
+        if result is not None and not (result.ok or result.stop or result.outcome in _WITHOUT_CODE):
             yield f"'{snapshot.step}' ended without a code"
         record = snapshot.record
         if record is None or record["phase"] not in _SENT or snapshot.at_work:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+from airflow_provider_dpone.clickhouse.staging import Limits
 from tests.cluster import wait_until
 from tests.integration.refresh_site import QUICK
 from tests.integration.staging_site import Streamed
@@ -183,7 +184,7 @@ SCENARIOS = (
                 "the create's reply will be cut",
                 lambda world: world.cluster.drop_response(1, CREATE, after="enqueue"),
             ),
-            stage(Outcome.RETRYABLE),
+            stage(Outcome.RETRYABLE, "STAGING_UNKNOWN", limits=Limits(create=1)),
             RESUME_2,
             do(
                 "replica 2 has followed",

@@ -49,12 +49,12 @@ class Scenario:
     quick: bool = False
 
     def run(self, world: World) -> None:
-        """Do every step, and look after each."""
+        """Do every step."""
         for step in self.steps:
-            before = len(world.results)
+            world.step = step.text
             step.act(world)
-            if step.looks or len(world.results) > before:
-                world.look(step.text, world.results[-1] if len(world.results) > before else None)
+            if step.looks:
+                world.look()
         assert world.seen, "a scenario judges at least one outcome"
         assert world.seen[0] is self.outcome, f"expected {self.outcome}, got {world.seen[0]}"
 

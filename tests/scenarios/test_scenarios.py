@@ -84,6 +84,7 @@ def test_a_scenario_ends_as_it_must(
         try:
             scenario.run(world)
         finally:
+            # Whatever waits goes on, and whoever is down comes back.
             cluster.heal()
         found = violations(world)
         assert all(reader.reads > 10 for reader in world.readers.values()), "nobody has read"

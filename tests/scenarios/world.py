@@ -42,6 +42,7 @@ PATIENT = replace(QUICK, ready=60, publish=60, cleanup=30)
 class World:
     """What a scenario acts on.
 
+    :ivar step: what is being done, in words.
     :ivar generation: number of the generation that was staged last; its rows are all named ``g<number>``.
     :ivar staged: the receipt of the operation that is under way.
     :ivar entry: the queue entry that a scenario keeps in mind.
@@ -50,6 +51,7 @@ class World:
     """
 
     site: RefreshSite
+    step: str = ""
     generation: int = 0
     staged: StageReceipt | None = None
     entry: str = ""
@@ -106,10 +108,13 @@ class World:
         return self.note(result)
 
     def note(self, result: Result) -> Result:
-        """Take down how a task ended, after looking at what it left behind."""
-        if result.outcome is Outcome.REFUSED and self._phase() == "ABORTED" and result.task == "publish":
-            result = replace(result, outcome=Outcome.ABORTED)
+        """Take down how a task ended, and what it left behind."""
+        if result.outcome is Outcome.REFUSED and result.task == "publish":
+            record, _, _ = self._row()
+            if record is not None and record["phase"] == "ABORTED":
+                result = replace(result, outcome=Outcome.ABORTED)
         self.results.append(result)
+        self.look(result)
         return result
 
     def stage(
@@ -220,35 +225,46 @@ class World:
 
     # ---- what is looked at
 
-    def _phase(self) -> str:
-        try:
-            return self.site.record().record.phase.value
-        except (Stopped, AssertionError):
-            return ""
+    def _row(self) -> tuple[Mapping[str, Any] | None, str, int]:
+        """The record as JSON, its write id, and how many rows the target has, past the product's own reading."""
+        sql = (
+            f"SELECT write_id, payload FROM {self.site.control.qualified} "
+            f"WHERE JSONExtractString(payload, 'record', 'database') = '{self.site.database}' "
+            f"AND JSONExtractString(payload, 'record', 'table') = '{self.site.table}'"
+        )
+        for node in self.cluster.nodes:
+            try:
+                rows = self.cluster.query(sql, node=node)
+            except (ClickHouseError, ConnectionError, TimeoutError):
+                continue
+            if not rows:
+                return None, "", 0
+            return json.loads(rows[0]["payload"])["record"], rows[0]["write_id"], len(rows)
+        return None, "", 0
 
-    def look(self, step: str, result: Result | None) -> None:
+    def look(self, result: Result | None = None) -> None:
         """Take down how the target stands."""
-        record: Mapping[str, Any] | None = None
-        held, code, write_id = False, "", ""
+        record, write_id, keys = self._row()
+        held, code = False, ""
         ways: tuple[str, ...] = ()
-        try:
-            told = self.explain()
-        except Stopped as stopped:
-            held, code = True, stopped.stop.code.value
-        else:
-            held, ways = told.held, tuple(way.value for way in told.ways)
-            code = told.stop.code.value if told.stop else ""
-            if told.record is not None:
-                stored = self.site.record()
-                record, write_id = asdict(stored.record), stored.write_id
+        if record is not None and record["phase"] in ("DISPATCHING", "BOUND", "TERMINAL"):
+            try:
+                told = self.explain()
+            except Stopped as stopped:
+                held, code = True, stopped.stop.code.value
+            else:
+                held, ways = told.held, tuple(way.value for way in told.ways)
+                code = told.stop.code.value if told.stop else ""
+                # Another worker may have gone on while explain was looking.
+                record, write_id, keys = self._row()
         self.snapshots.append(
             Snapshot(
-                step=step,
+                step=f"{self.step} ({result.task})" if result else self.step,
                 tables={node: self._on_node(node, self._tables) for node in self.cluster.nodes},
                 digests={node: self._on_node(node, self._digest) for node in self.cluster.nodes},
                 record=record,
                 write_id=write_id,
-                keys=self._keys(),
+                keys=keys,
                 held=held,
                 code=code,
                 ways=ways,
@@ -279,16 +295,6 @@ class World:
         except ClickHouseError:
             return None
         return row["rows"], row["hash"]
-
-    def _keys(self) -> int:
-        sql = (
-            f"SELECT toUInt32(count()) AS n FROM {self.site.control.qualified} "
-            f'WHERE position(payload, \'"database":"{self.site.database}"\') > 0'
-        )
-        try:
-            return int(self.cluster.query(sql)[0]["n"])
-        except (ClickHouseError, ConnectionError, TimeoutError):
-            return 0
 
     def history(self) -> History:
         """All that happened, once every node is back."""
