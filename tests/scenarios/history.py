@@ -130,7 +130,7 @@ class Reader:
 
     def __init__(self, cluster: ClusterClient, node: int, database: str, table: str) -> None:
         host, port = cluster.direct_http[node - 1]
-        self._url = f"http://{host}:{port}/?default_format=JSONCompact"
+        self._url = f"http://{host}:{port}/?default_format=JSONCompact&log_queries=0"
         self._sql = (
             f"SELECT arraySort(groupUniqArray(4)(name)), toUInt32(count()) FROM {database}.{table}".encode()
         )

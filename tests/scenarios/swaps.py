@@ -225,17 +225,18 @@ SCENARIOS = (
         ),
     ),
     Scenario(
-        "a replica runs out of memory twice and then follows",
+        "a replica runs out of memory for a while and then follows",
         ("2",),
         Outcome.IN_PROGRESS,
         (
             live(),
             staged(),
             do(
-                "replica 2 gets an error that its worker retries, twice",
-                lambda world: world.cluster.fail_execution(2, SWAP, count=2, code=241),
+                "replica 2 gets an error that its worker retries, again and again",
+                lambda world: world.cluster.fail_execution(2, SWAP, count=1000, code=241),
             ),
-            publish(Outcome.IN_PROGRESS, "PARTIAL_IN_PROGRESS", publish=0.5),
+            publish(Outcome.IN_PROGRESS, "PARTIAL_IN_PROGRESS", publish=1),
+            heal(),
             publish(Outcome.COMMITTED),
             swaps(2),
             next_run(),
