@@ -16,7 +16,7 @@ from typing import Any, Self
 from tests.cluster import ClusterClient, LoggedStatement, QueueRow
 from tests.scenarios.outcome import Result
 
-READ_SECONDS = 0.1
+READ_SECONDS = 0.2
 """Pause between two reads of a reader."""
 
 
@@ -190,7 +190,7 @@ def read_executions(cluster: ClusterClient, node: int, database: str) -> list[Ex
 
     :raises ConnectionError: the node is down.
     """
-    cluster.execute("SYSTEM FLUSH LOGS", node=node)
+    cluster.execute("SYSTEM FLUSH LOGS query_log", node=node)
     if not cluster.query(
         "SELECT 1 FROM system.tables WHERE database = 'system' AND name = 'query_log'", node=node
     ):

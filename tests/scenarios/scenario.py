@@ -9,6 +9,8 @@ from tests.scenarios.outcome import Outcome
 from tests.scenarios.worker import Fate, Moment
 from tests.scenarios.world import World
 
+COLUMNS = "(id UInt64, name String)"
+ENGINE = "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}')"
 _PATIENCE = 20
 """How often a publish that says "in progress" is asked again how far it is, on a slow machine."""
 
@@ -87,11 +89,17 @@ def ends(world: World, outcome: Outcome, code: str = "") -> None:
 
 
 def live() -> Step:
-    """A first publication, so that there is something that could get lost."""
+    """A table that somebody else has made and filled, so that there is something that could get lost."""
 
     def run(world: World) -> None:
-        for result in (world.stage(), world.publish(), world.cleanup()):
-            assert result.ok, str(result)
+        table = f"{world.site.database}.{world.site.table}"
+        world.cluster.execute(
+            f"CREATE TABLE {table} ON CLUSTER analytics {COLUMNS} ENGINE = {ENGINE} ORDER BY id"
+        )
+        world.cluster.execute(
+            f"INSERT INTO {table} {world.new_generation()}",
+            settings={"insert_quorum": len(world.cluster.nodes)},
+        )
         world.notes["old"] = world.site.uuids()[0]
 
     return Step("a first generation is live", run)

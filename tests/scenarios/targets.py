@@ -15,6 +15,8 @@ from tests.integration.refresh_site import settings
 from tests.scenarios.outcome import Outcome
 from tests.scenarios.queue import FINISHED
 from tests.scenarios.scenario import (
+    COLUMNS,
+    ENGINE,
     Scenario,
     Step,
     cleanup,
@@ -33,8 +35,6 @@ from tests.scenarios.scenario import (
 from tests.scenarios.swaps import PAUSE_2, RESUME_2
 from tests.scenarios.world import World, together
 
-COLUMNS = "(id UInt64, name String)"
-ENGINE = "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}')"
 FIXED = "ReplicatedMergeTree('/clickhouse/tables/{database}/{table}/{shard}', '{replica}')"
 
 
@@ -65,7 +65,7 @@ def _moved(name: str, *steps: Step, quick: bool = False) -> Scenario:
             *steps,
             publish(Outcome.ABORTED, "TARGET_MOVED"),
             must("the candidate is dropped", lambda w: w.receipt.candidate not in w.site.tables()),
-            swaps(1),
+            swaps(0),
             next_run(),
         ),
         quick=quick,
@@ -163,7 +163,7 @@ SCENARIOS = (
             sql("it is dropped on replica 2", "DROP TABLE {db}.{candidate} SYNC", node=2, by_hand=(2,)),
             publish(Outcome.REFUSED, "CANDIDATE_DIFFERS", ready=1),
             must("it names the replica", lambda w: "s1/r2" in w.last.stop["message"]),
-            swaps(1),
+            swaps(0),
             operator("abandon", phase="ABORTED"),
             next_run(),
         ),
@@ -270,7 +270,7 @@ SCENARIOS = (
             publish(Outcome.COMMITTED),
             staged(run="first", series="1"),
             publish(Outcome.COMMITTED),
-            swaps(3),
+            swaps(2),
             next_run(),
         ),
     ),
@@ -330,7 +330,7 @@ SCENARIOS = (
             FINISHED,
             must("both triggers end", lambda world: _woken(world) == [True, True]),
             publish(Outcome.COMMITTED),
-            swaps(2),
+            swaps(1),
             cleanup(),
             next_run(),
         ),
@@ -347,7 +347,7 @@ SCENARIOS = (
             RESUME_2,
             next_run(),
             must("both triggers end", lambda world: _woken(world) == [True, True]),
-            swaps(3),
+            swaps(2),
             next_run(),
         ),
     ),
@@ -364,7 +364,7 @@ SCENARIOS = (
             ),
             publish(Outcome.REFUSED, "CONTROL_TABLE_MISSING", ready=1),
             stage(Outcome.REFUSED, "CONTROL_TABLE_MISSING"),
-            swaps(1),
+            swaps(0),
             do("init creates what is missing", _init),
             publish(Outcome.COMMITTED),
             next_run(),
@@ -389,7 +389,7 @@ SCENARIOS = (
             ),
             publish(Outcome.CONTRADICTION, "CONTROL_TABLE_INVALID", ready=1),
             stage(Outcome.CONTRADICTION, "CONTROL_TABLE_INVALID"),
-            swaps(1),
+            swaps(0),
             do(
                 "that is undone",
                 lambda w: w.cluster.execute(f"DROP TABLE {w.site.control.qualified} SYNC", node=2),
@@ -421,7 +421,7 @@ SCENARIOS = (
             do("init is refused", _init_is_refused),
             RESUME_2,
             must("both generations are kept", lambda w: {"orders", w.receipt.candidate} <= w.site.tables()),
-            swaps(2),
+            swaps(1),
         ),
         own_cluster=True,
     ),
