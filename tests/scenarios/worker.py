@@ -276,7 +276,7 @@ class Worker:
         self._process.start()
         told.close()
 
-    def result(self, seconds: float = 90.0) -> Result:
+    def result(self, seconds: float = 240.0) -> Result:
         """Wait for the end of the process.
 
         :raises TimeoutError: it goes on for longer.
@@ -292,7 +292,7 @@ class Worker:
                 ended = said
         raise TimeoutError(f"the worker of {self.job.task} has not ended within {seconds:g} s")
 
-    def reached(self, seconds: float = 60.0) -> None:
+    def reached(self, seconds: float = 180.0) -> None:
         """Wait until the worker sleeps at its moment.
 
         :raises AssertionError: it did not come there.

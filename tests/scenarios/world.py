@@ -192,7 +192,7 @@ class World:
         self.workers.append(worker)
         return worker
 
-    def finished(self, worker: Worker, seconds: float = 90.0) -> Result:
+    def finished(self, worker: Worker, seconds: float = 240.0) -> Result:
         """Wait for a worker's end, and take down how it ended."""
         result = worker.result(seconds)
         self.workers.remove(worker)
