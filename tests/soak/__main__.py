@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.cluster import LocalCluster
 from tests.soak.engine import Soak, SoakError, a_soak
 from tests.soak.plan import publication
 
@@ -46,7 +47,11 @@ def main() -> int:
         flush=True,
     )
     deadline = time.monotonic() + args.minutes * 60
-    with tempfile.TemporaryDirectory() as folder, a_soak(args.targets, Path(folder)) as soak:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(replicas=2) as cluster,
+        a_soak(cluster, args.targets, Path(folder)) as soak,
+    ):
         try:
             _run(soak, args, done, deadline)
         except SoakError as error:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
+from uuid import uuid4
 
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster, wait_until
+from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
 from tests.integration.refresh_site import RefreshSite
 from tests.scenarios import checker
 from tests.scenarios.history import Allowed
@@ -297,26 +299,27 @@ def _not_as_committed(world: World, generation: str) -> Iterator[str]:
 
 
 @contextmanager
-def a_soak(targets: int, folder: Path) -> Iterator[Soak]:
-    """A cluster of two replicas with so many targets, and the commands' connection to it."""
+def a_soak(cluster: LocalCluster, targets: int, folder: Path) -> Iterator[Soak]:
+    """A database with so many targets on a cluster, and the commands' connection to it."""
+    database = f"mart_soak_{uuid4().hex[:8]}"
+    host, port = cluster.endpoints[0]
+    connection = {
+        "conn_type": "dpone_clickhouse",
+        "host": host,
+        "port": port,
+        "login": APP_USER,
+        "password": APP_PASSWORD,
+    }
+    environment = {
+        f"AIRFLOW_CONN_{CONN_ID.upper()}": json.dumps(connection),
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__DPONE__EVIDENCE_PATH": folder.as_uri(),
+        "AIRFLOW__DPONE__CLEANUP_TIMEOUT": "20",
+        "_AIRFLOW_PROCESS_CONTEXT": "",
+    }
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(replicas=2))
-        database = "mart_soak"
+        stack.enter_context(mock.patch.dict(os.environ, environment))
         cluster.execute(f"CREATE DATABASE {database} ON CLUSTER {CLUSTER_NAME} ENGINE = Atomic")
-        host, port = cluster.endpoints[0]
-        connection = {
-            "conn_type": "dpone_clickhouse",
-            "host": host,
-            "port": port,
-            "login": APP_USER,
-            "password": APP_PASSWORD,
-        }
-        os.environ |= {
-            f"AIRFLOW_CONN_{CONN_ID.upper()}": json.dumps(connection),
-            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            "AIRFLOW__DPONE__EVIDENCE_PATH": folder.as_uri(),
-            "AIRFLOW__DPONE__CLEANUP_TIMEOUT": "20",
-        }
         worlds = []
         for number in range(targets):
             site = RefreshSite(
@@ -325,5 +328,6 @@ def a_soak(targets: int, folder: Path) -> Iterator[Soak]:
             world = World(site)
             stack.enter_context(world.stack)
             worlds.append(world)
-        wait_until(lambda: all(cluster.running().values()))
         yield Soak(cluster, worlds, mark=cluster.last_statement())
+        cluster.heal()
+        cluster.execute(f"DROP DATABASE {database} ON CLUSTER {CLUSTER_NAME} SYNC")

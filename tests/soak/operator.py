@@ -33,7 +33,7 @@ def _command(
 
 
 def end_hold(world: World, conn_id: str, counts: Counter[str]) -> str:
-    """Do what explain says; return the phase in which the operation ended, empty if it was only repaired.
+    """Do what explain says; return the phase in which the operation ended, empty if it is only to be waited for.
 
     :param counts: what was done, by the code of the hold; added to.
     :raises NoWayOutError: it names nothing that can be done, or that failed.
@@ -66,4 +66,6 @@ def end_hold(world: World, conn_id: str, counts: Counter[str]) -> str:
         if status:
             raise NoWayOutError(f"{words[2]} after {code}: {answer}")
         return str(answer["phase"])
-    raise NoWayOutError(f"explain names no command for {code}: {told['next']}")
+    if {"wait", "retry"} & {each["way"] for each in told["next"]}:
+        return ""
+    raise NoWayOutError(f"explain names nothing to be done for {code}: {told['next']}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import LocalCluster
 from tests.scenarios.worker import Moment
 from tests.soak.engine import SoakError, a_soak
 from tests.soak.plan import Publication, Trouble, publication
@@ -26,12 +27,14 @@ def test_five_hundred_publications_meet_every_trouble() -> None:
 
 
 @pytest.mark.cluster
-def test_a_small_soak_ends_with_what_was_committed_last_and_sees_what_is_wrong(tmp_path: Path) -> None:
+def test_a_small_soak_ends_with_what_was_committed_last_and_sees_what_is_wrong(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     troubles = (
         *(Trouble.NONE, Trouble.FAILS, Trouble.REFUSED_SWAP),
         *(Trouble.KILLED_PUBLISH, Trouble.NONE),
     )
-    with a_soak(1, tmp_path) as soak:
+    with a_soak(cluster, 1, tmp_path) as soak:
         for number, trouble in enumerate(troubles):
             moment = Moment.CLAIMED if trouble is Trouble.KILLED_PUBLISH else None
             soak.publish(Publication(number, 0, 10 + number, trouble, 2, moment))
@@ -43,6 +46,6 @@ def test_a_small_soak_ends_with_what_was_committed_last_and_sees_what_is_wrong(t
             "ENTRY_NOT_SEEN: resolve": 2,
         }
         assert soak.counts.not_published == 2
-        soak.cluster.execute("INSERT INTO mart_soak.target0 VALUES (424242, 'g5')")
+        cluster.execute(f"INSERT INTO {soak.worlds[0].site.database}.target0 VALUES (424242, 'g5')")
         with pytest.raises(SoakError, match="is not g5"):
             soak.verify()
