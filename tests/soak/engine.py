@@ -328,6 +328,8 @@ def a_soak(cluster: LocalCluster, targets: int, folder: Path) -> Iterator[Soak]:
             world = World(site)
             stack.enter_context(world.stack)
             worlds.append(world)
-        yield Soak(cluster, worlds, mark=cluster.last_statement())
-        cluster.heal()
-        cluster.execute(f"DROP DATABASE {database} ON CLUSTER {CLUSTER_NAME} SYNC")
+        try:
+            yield Soak(cluster, worlds, mark=cluster.last_statement())
+        finally:
+            cluster.heal()
+            cluster.execute(f"DROP DATABASE {database} ON CLUSTER {CLUSTER_NAME} SYNC")
