@@ -107,8 +107,6 @@ def nothing_foreign_is_destroyed(history: History) -> Iterator[str]:
 
 def intent_before_claim(history: History) -> Iterator[str]:
     """Before a statement was sent, the evidence has the claim of its epoch."""
-    if history.allowed.control_dropped:
-        return
     claims: dict[tuple[str, int], float] = {}
     for entry in history.evidence:
         if entry.kind == "compare-and-swap":

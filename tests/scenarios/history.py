@@ -92,14 +92,12 @@ class Allowed:
     :ivar twice: nodes whose DDL worker executed an entry twice.
     :ivar by_hand: nodes on which the scenario changed or repaired tables by hand.
     :ivar copied: tokens of which the scenario made a second queue entry.
-    :ivar control_dropped: the scenario dropped the control table.
     """
 
     down: frozenset[int] = frozenset()
     twice: frozenset[int] = frozenset()
     by_hand: frozenset[int] = frozenset()
     copied: frozenset[str] = frozenset()
-    control_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,18 +38,20 @@ from tests.scenarios.world import World, together
 FIXED = "ReplicatedMergeTree('/clickhouse/tables/{database}/{table}/{shard}', '{replica}')"
 
 
-def sql(text: str, statement: str, *, node: int = 1, by_hand: tuple[int, ...] = ()) -> Step:
-    """A statement of somebody else; ``{db}`` is the database."""
+def sql(
+    text: str, statement: str, *, node: int = 1, by_hand: tuple[int, ...] = (), everywhere: bool = False
+) -> Step:
+    """A statement of somebody else; ``{db}`` is the database.
+
+    :param everywhere: run it on each node, without ON CLUSTER.
+    """
 
     def run(world: World) -> None:
         world.allow(by_hand=by_hand)
-        world.cluster.execute(
-            statement.replace("{db}", world.site.database).replace(
-                "{candidate}", world.staged.candidate if world.staged else ""
-            ),
-            node=node,
-            settings={"alter_sync": "2"},
-        )
+        candidate = world.staged.candidate if world.staged else ""
+        rendered = statement.replace("{db}", world.site.database).replace("{candidate}", candidate)
+        for each in world.cluster.nodes if everywhere else (node,):
+            world.cluster.execute(rendered, node=each, settings={"alter_sync": "2"})
 
     return Step(text, run)
 
@@ -151,7 +153,10 @@ SCENARIOS = (
     ),
     _moved(
         "the live table was altered after staging",
-        sql("a column is added", "ALTER TABLE {db}.orders ON CLUSTER analytics ADD COLUMN extra UInt8"),
+        sql(
+            "a column is added",
+            "ALTER TABLE {db}.orders ON CLUSTER analytics ADD COLUMN extra UInt8 DEFAULT 0",
+        ),
     ),
     Scenario(
         "the candidate is missing on one replica",
@@ -221,11 +226,13 @@ SCENARIOS = (
             live(),
             sql(
                 "a sink",
-                "CREATE TABLE {db}.sink ON CLUSTER analytics (id UInt64) ENGINE = MergeTree ORDER BY id",
+                "CREATE TABLE {db}.sink (id UInt64) ENGINE = MergeTree ORDER BY id",
+                everywhere=True,
             ),
             sql(
                 "a view",
-                "CREATE MATERIALIZED VIEW {db}.feed ON CLUSTER analytics TO {db}.sink AS SELECT id FROM {db}.orders",
+                "CREATE MATERIALIZED VIEW {db}.feed TO {db}.sink AS SELECT id FROM {db}.orders",
+                everywhere=True,
             ),
             staged(),
             must("the receipt lists it", _dependents),
@@ -243,8 +250,9 @@ SCENARIOS = (
             live(),
             sql(
                 "a dictionary",
-                "CREATE DICTIONARY {db}.names ON CLUSTER analytics (id UInt64, name String) PRIMARY KEY id "
+                "CREATE DICTIONARY {db}.names (id UInt64, name String) PRIMARY KEY id "
                 "SOURCE(CLICKHOUSE(USER 'default' DB '{db}' TABLE 'orders')) LIFETIME(1) LAYOUT(FLAT())",
+                everywhere=True,
             ),
             staged(),
             must("the receipt lists it", _dependents),

@@ -205,8 +205,7 @@ class World:
     def allow(self, **changes: Any) -> None:
         """Remember what the scenario itself does to the cluster."""
         added: dict[str, Any] = {
-            name: value if isinstance(value, bool) else getattr(self.allowed, name) | frozenset(value)
-            for name, value in changes.items()
+            name: getattr(self.allowed, name) | frozenset(nodes) for name, nodes in changes.items()
         }
         self.allowed = replace(self.allowed, **added)
 
