@@ -19,6 +19,7 @@ from tests.scenarios.scenario import (
     swaps,
     worker,
 )
+from tests.scenarios.swaps import PAUSE_2, RESUME_2
 from tests.scenarios.worker import Fate, Moment
 from tests.scenarios.world import SWAP, World
 
@@ -94,12 +95,14 @@ def _killed_stage(moment: Moment) -> Scenario:
     )
 
 
-def _killed_publish(moment: Moment, *more: Step, quick: bool = False) -> Scenario:
+def _killed_publish(
+    moment: Moment, *more: Step, before: tuple[Step, ...] = (), quick: bool = False
+) -> Scenario:
     return Scenario(
         f"publish is killed when {moment.value}",
         ("27", "killed worker"),
         Outcome.KILLED,
-        (live(), staged(), worker("publish", moment), *more, next_run()),
+        (live(), staged(), *before, worker("publish", moment), *more, next_run()),
         quick=quick,
     )
 
@@ -138,7 +141,8 @@ SCENARIOS = (
         quick=True,
     ),
     _killed_publish(Moment.SENT, *_goes_on()),
-    _killed_publish(Moment.BOUND, *_goes_on()),
+    # Only what lasts is bound; a quick swap is proven at once.
+    _killed_publish(Moment.BOUND, RESUME_2, *_goes_on(), before=(PAUSE_2,)),
     _killed_publish(Moment.BEFORE_COMMITTED, *_goes_on()),
     _killed_publish(Moment.COMMITTED, *_goes_on(Outcome.REPLAYED)),
     Scenario(

@@ -18,6 +18,7 @@ from tests.integration.refresh_site import RefreshSite
 from tests.scenarios import checker
 from tests.scenarios.history import Allowed
 from tests.scenarios.outcome import Outcome, Result
+from tests.scenarios.worker import Moment
 from tests.scenarios.world import CAS, DROP, LOAD, PATIENT, SWAP, World
 from tests.soak.operator import NoWayOutError, end_hold
 from tests.soak.plan import Publication, Trouble
@@ -217,7 +218,12 @@ class Soak:
                 cluster.stop_zookeeper()
                 return _SHORT
             case Trouble.KILLED_PUBLISH:
+                lasts = wanted.moment is Moment.BOUND  # a quick swap is proven before it is bound
+                if lasts:
+                    cluster.pause_worker(node)
                 self._count(world.finished(world.work(world.job("publish", moment=wanted.moment))))
+                if lasts:
+                    cluster.resume_worker(node)
                 return _SHORT
             case _:
                 pass
