@@ -191,6 +191,8 @@ class _Connected:
 
 def _run(job: Job, told: Connection) -> None:
     """The process's whole life."""
+    # Airflow's log would go between the lines of those who started it; what breaks is still on stderr.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.environ.update(job.environment)
     end = _End(job.moment, job.fate, told)
     connect, waits = composition.connect, composition.waits
