@@ -188,15 +188,15 @@ SCENARIOS = (
         ),
     ),
     Scenario(
-        "an orphaned stage wakes after a later run was published",
+        "an orphaned stage wakes after a later run was prepared",
         ("orphaned worker",),
         Outcome.COMMITTED,
         (
             next_run(),
             worker("stage", Moment.BEFORE_PREPARED, Fate.SLEEP),
             staged(run="later"),
-            publish(Outcome.COMMITTED),
             _wake((Outcome.REFUSED,)),
+            publish(Outcome.COMMITTED),
             cleanup(),
             must("nothing is left over", lambda world: world.site.tables() == {"orders"}),
             next_run(),
