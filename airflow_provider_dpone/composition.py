@@ -18,16 +18,22 @@ from airflow_provider_dpone.clickhouse.catalog import Catalog
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.clickhouse.grants import Grants
+from airflow_provider_dpone.clickhouse.leftovers import read_leftovers
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
 from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
 from airflow_provider_dpone.clickhouse.watching import Lookout
 from airflow_provider_dpone.evidence.location import evidence_root
+from airflow_provider_dpone.evidence.prune import PruneResult
+from airflow_provider_dpone.evidence.prune import prune as run_prune
+from airflow_provider_dpone.evidence.reader import EvidenceReader
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation
-from airflow_provider_dpone.publication.stop import Stopped
+from airflow_provider_dpone.publication.orphans import Orphan, find_orphans
+from airflow_provider_dpone.publication.record import AuthorityRecord
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.watch import Look, Watch
 from airflow_provider_dpone.routes.cluster_refresh import Site, TargetStatus, Waits, target_status
 from airflow_provider_dpone.routes.cluster_refresh import explain as run_explain
@@ -187,10 +193,37 @@ def status(server: Server, cluster: str) -> tuple[TargetStatus | Unusable, ...]:
                 Target(found.cluster, found.database, found.table),
                 control,
                 internal_replication=None,
+                fewest_replicas=1,
             ),
             found,
         )
         for found in read_targets(server, control, cluster)
+    )
+
+
+def orphans(server: Server, cluster: str) -> tuple[Orphan, ...]:
+    """Return the tables of this provider on a cluster that no record needs. Reads only.
+
+    :raises Stopped: a replica or the control table can't be read; ``BAD_INPUT``: an option can't be used.
+    """
+    with bad_input():
+        control = control_table()
+    # The tables come first: a record that is written later can only need more of them.
+    tables, now = read_leftovers(server, cluster)
+    target = Target(cluster, control.database, control.name)
+    seen = Catalog(server, target, control, internal_replication=None, fewest_replicas=1).observe([])
+    if seen.authority_id is None:
+        raise Stopped(
+            Stop(Code.CONTROL_TABLE_MISSING, "The control table has no authority, so nothing is known.")
+        )
+    records = read_targets(server, control, cluster)
+    return find_orphans(
+        tables,
+        # A stage task from before a recovery may have left a record under a key that nobody reads.
+        [r for r in records if not isinstance(r, Unusable) and r.authority_id == seen.authority_id],
+        authority_ids=(seen.authority_id, *sorted(seen.adopted)),
+        unreadable_keys={record.key for record in records if isinstance(record, Unusable)},
+        now=now,
     )
 
 
@@ -203,10 +236,11 @@ def explain(server: Server, target: Target) -> Explanation:
         control = control_table()
         trail = evidence(target.cluster, writer="explain")
     return run_explain(
-        Catalog(server, target, control, internal_replication=None),
+        Catalog(server, target, control, internal_replication=None, fewest_replicas=1),
         DdlQueue(server),
         trail,
         Site(target, user=server.user, control_structure=control.structure),
+        DdlQueue(server),
     )
 
 
@@ -223,7 +257,9 @@ def operator_ports(
         control = control_table()
         trail = evidence(target.cluster, writer="operator", about=about)
     with server(conn_id) as connection:
-        yield _connected(connection, target, control, trail, log, internal_replication=None)
+        yield _connected(
+            connection, target, control, trail, log, internal_replication=None, fewest_replicas=1
+        )
 
 
 def _connected(
@@ -234,11 +270,18 @@ def _connected(
     log: Log,
     *,
     internal_replication: bool | None,
+    fewest_replicas: int = 2,
 ) -> Connected:
     return Connected(
         connection,
         Ports(
-            catalog=Catalog(connection, target, control, internal_replication=internal_replication),
+            catalog=Catalog(
+                connection,
+                target,
+                control,
+                internal_replication=internal_replication,
+                fewest_replicas=fewest_replicas,
+            ),
             authority=Authority(connection, target.cluster, control),
             queue=DdlQueue(connection),
             evidence=trail,
@@ -257,6 +300,45 @@ def evidence(cluster: str, *, writer: str, about: Mapping[str, Json] | None = No
     :raises ValueError: its folder can't be used, as the option stands.
     """
     return EvidenceStore(evidence_root(), cluster=cluster, writer=writer, about=about)
+
+
+def evidence_reader(cluster: str) -> EvidenceReader:
+    """Return what reads the evidence of a cluster.
+
+    :raises ValueError: its folder can't be used, as the option stands.
+    """
+    return EvidenceReader(evidence_root(), cluster)
+
+
+def prune_evidence(
+    server: Server, cluster: str, *, older_than: timedelta, dry_run: bool, about: Mapping[str, Json]
+) -> PruneResult:
+    """Delete the trails of operations that ended long ago and that nothing on the cluster needs.
+
+    :param about: what the evidence says about the operator.
+    :raises Stopped: ``BAD_INPUT``: an option can't be used; ``RECORD_INVALID`` and ``RECORD_NEWER``: a record
+        can't be read, so it is not known what it needs; otherwise as what it reads.
+    """
+    with bad_input():
+        control = control_table()
+        trail = evidence(cluster, writer="prune", about=about)
+        reader = evidence_reader(cluster)
+    records: list[AuthorityRecord] = []
+    for found in read_targets(server, control, cluster):
+        if isinstance(found, Unusable):
+            raise Stopped(found.stop)
+        records.append(found)
+
+    def existing(database: str, names: Collection[str]) -> frozenset[str] | None:
+        # Which target it is doesn't matter: only the named tables are looked at.
+        catalog = Catalog(server, Target(cluster, database, ""), control, internal_replication=None)
+        seen = catalog.observe(names)
+        if seen.unread or not all(facts.sees_database for facts in seen.replicas.values()):
+            return None
+        return frozenset(name for facts in seen.replicas.values() for name in facts.tables)
+
+    with bad_input():
+        return run_prune(reader, trail, tuple(records), existing, older_than=older_than, dry_run=dry_run)
 
 
 def control_table() -> ControlTable:

@@ -5,12 +5,14 @@
 
 A generated part stands between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. A Python block that is
 (a part of) a DAG file follows ``<!-- example: FILE [PART] -->``; the part is marked ``# [START PART]`` there.
+The JSON Schemas in ``schemas/`` are written as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -378,6 +380,64 @@ def bounds() -> str:
     return table(("bound", "of what"), rows)
 
 
+# ---- evidence
+
+
+def evidence_kinds() -> str:
+    """Return every kind of entry with its fields."""
+    from airflow_provider_dpone.publication.trail import KINDS, Classification, Entry, Proven, schema_of
+
+    parts = ["## The envelope\n", "Around each kind:\n", _fields(Entry, "schema", "kind")]
+    for kind, owner in KINDS.items():
+        first = inspect.cleandoc(owner.__doc__ or "").partition("\n\n")[0]
+        file = f"{schema_of(kind).removeprefix('dpone.clickhouse.')}.json"
+        parts.append(f"## {kind}\n\n{markdown(first)} JSON Schema: [{file}](../schemas/{file}).\n")
+        parts.append(_fields(owner))
+        if owner is Classification:
+            parts.append("What can be proven:\n")
+            parts.append(table(("aggregate", "meaning"), _members(Proven)))
+    return "\n".join(parts)
+
+
+def _fields(owner: Any, *more: str) -> str:
+    """Return the table of a dataclass's fields from its ``:ivar`` texts; every field must have one."""
+    text = inspect.cleandoc(owner.__doc__ or "")
+    found = dict(re.findall(r"^:ivar (\w+): (.*?)(?=^:|\Z)", text, re.DOTALL | re.MULTILINE))
+    known = {
+        "schema": "Names kind and version.",
+        "kind": "The kind.",
+        "body": "What the kind has, see below.",
+    }
+    rows = []
+    for name in (*more, *(field.name for field in dataclasses.fields(owner))):
+        meaning = markdown(found[name] if name in found else known[name])
+        rows.append((f"`{name}`", meaning[0].upper() + meaning[1:]))
+    return table(("field", "meaning"), rows)
+
+
+def _members(owner: Any) -> list[tuple[str, str]]:
+    """Return an enumeration's members with the docstrings that stand below them."""
+    source = inspect.getsource(owner)
+    return [
+        (f"`{name}`", " ".join(meaning.split()))
+        for name, meaning in re.findall(
+            r'^    (\w+) = "[^"]*"\n    """(.*?)"""', source, re.DOTALL | re.MULTILINE
+        )
+    ]
+
+
+def schemas() -> dict[str, str]:
+    """Return the JSON Schemas of all that is stored or handed on, by file."""
+    from airflow_provider_dpone.publication import receipt, record, trail
+
+    found = {record.SCHEMA: record.json_schema(), **receipt.json_schemas(), **trail.json_schemas()}
+    return {
+        f"{name.removeprefix('dpone.clickhouse.')}.json": json.dumps(schema, indent=2, ensure_ascii=False)
+        + "\n"
+        for name, schema in found.items()
+    }
+
+
 # ---- files
 
 
@@ -391,6 +451,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "operator-defaults": operator_defaults,
     "fixed-times": fixed_times,
     "bounds": bounds,
+    "evidence-kinds": evidence_kinds,
     "arguments-stage-operator": arguments("StageOperator"),
     "arguments-publish-operator": arguments("PublishOperator"),
     "arguments-cleanup-operator": arguments("CleanupOperator"),
@@ -464,6 +525,13 @@ def main(arguments_: Sequence[str]) -> int:
             sys.stdout.write(f"{page.relative_to(CHECKOUT)}\n")
             if not check:
                 page.write_text(new)
+    for name, schema in schemas().items():
+        file = DOCS / "schemas" / name
+        if not file.exists() or json.loads(file.read_text()) != json.loads(schema):
+            behind += 1
+            sys.stdout.write(f"{file.relative_to(CHECKOUT)}\n")
+            if not check:
+                file.write_text(schema)
     return int(check and behind > 0)
 
 

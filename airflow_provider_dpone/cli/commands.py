@@ -7,19 +7,26 @@ from collections.abc import Iterator
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, print_json, print_text
+from airflow_provider_dpone.cli.output import exit_status, operator_name, print_json, print_log, print_text
 from airflow_provider_dpone.clickhouse.initialise import initialise
+from airflow_provider_dpone.clickhouse.recover import LostControlTable
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.stop import Stop
+from airflow_provider_dpone.publication.recovery import plan_recovery
+from airflow_provider_dpone.publication.stop import Stop, Stopped
+from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest
 from airflow_provider_dpone.routes.cluster_refresh.preflight import Preflight
 from airflow_provider_dpone.routes.ports import Target
+from airflow_provider_dpone.routes.recover import recover
 
 
 def init(args: Namespace) -> None:
-    """Create the control table of a cluster, or print the statements that are missing.
+    """Create the control table of a cluster, recover a lost one, or print the statements that are missing.
 
     :raises SystemExit: 1: refused; the reason is shown.
     """
+    if getattr(args, "recover", False):
+        _recover(args)
+        return
     with exit_status(args.output), composition.server(args.conn_id) as server:
         with bad_input():
             control = composition.control_table()
@@ -46,6 +53,43 @@ def init(args: Namespace) -> None:
         )
     else:
         print_text(str(done))
+
+
+def _recover(args: Namespace) -> None:
+    """Replace a lost control table by a new authority."""
+    with exit_status(args.output), composition.server(args.conn_id) as server:
+        with bad_input():
+            control = composition.control_table()
+            request = None if args.print_sql else OperatorRequest(args.reason or "")
+            evidence = composition.evidence(args.cluster, writer="init", about={"operator": operator_name()})
+        lost = LostControlTable(server, args.cluster, control, evidence.knows_cluster())
+        if request is None:
+            plan = plan_recovery(lost.survey())
+            if isinstance(plan, Stop):
+                raise Stopped(plan)
+            authority_id, statements = None, [lost.parking(database, name) for database, name in plan.park]
+        else:
+            done = recover(lost, evidence, print_log, request)
+            plan, authority_id, statements = done.plan, done.authority_id, lost.sent
+    if args.output == "json":
+        print_json(
+            {
+                "cluster": args.cluster,
+                "executed": request is not None,
+                "authority_id": authority_id,
+                "adopted": list(plan.adopted),
+                "tables": list(plan.live),
+                "parked": [f"{database}.{name}" for database, name in plan.park],
+                "statements": list(statements),
+            }
+        )
+    elif request is None:
+        print_text(f"Would adopt the tables of {', '.join(plan.adopted) or 'nobody'}: {', '.join(plan.live)}")
+        print_text("Would park first, and then create a new control table:")
+        print_text(*(f"{statement};" for statement in statements), sep="\n")
+    else:
+        print_text(f"The control table of cluster {args.cluster} has the new authority {authority_id}.")
+        print_text(f"Adopted: {', '.join(plan.live) or 'no table'}. Parked: {len(plan.park)}.")
 
 
 def preflight(args: Namespace) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from dataclasses import asdict
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
-from airflow_provider_dpone.cli.output import exit_status, print_json, print_text
+from airflow_provider_dpone.cli.output import (
+    exit_status,
+    operator_name,
+    print_json,
+    print_log,
+    print_text,
+    when,
+)
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation, Way
+from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
@@ -79,12 +85,12 @@ def resolve(args: Namespace) -> None:
 
 def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
     target = Target(args.cluster, args.database, args.table)
-    about: dict[str, Json] = {"operator": _user()}
+    about: dict[str, Json] = {"operator": operator_name()}
     with exit_status(args.output):
         with bad_input():
-            request = OperatorRequest(args.reason, args.operation)
+            request = OperatorRequest(args.reason, args.operation, tuple(getattr(args, "retire", None) or ()))
             waits = composition.waits()
-        with composition.operator_ports(args.conn_id, target, about=about, log=_log) as connected:
+        with composition.operator_ports(args.conn_id, target, about=about, log=print_log) as connected:
             ended = command(connected.ports, connected.site, request, waits)
     if args.output == "json":
         print_json(
@@ -94,6 +100,7 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
                 "phase": ended.phase.value,
                 "changed": ended.changed,
                 "kept": ended.kept,
+                "retired": list(ended.retired),
             }
         )
         return
@@ -101,30 +108,16 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
         "not published; the target is free" if ended.phase is Phase.ABORTED else "published on every replica"
     )
     print_text(f"{target}: operation {ended.operation_id[:16]} is {ended.phase}: {outcome}.")
+    if ended.retired:
+        print_text(f"It ended without {', '.join(ended.retired)}, which is gone for ever.")
     if not ended.changed:
         print_text("There was nothing to change.")
     if ended.kept is not None:
         print_text(f"Its data is kept in {ended.kept} for now.")
 
 
-def _log(message: str) -> None:
-    """Progress goes to standard error, so that standard output stays one answer."""
-    sys.stderr.write(f"{message}\n")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
 def _held(record: AuthorityRecord) -> bool:
     return not (record.ended or record.published)
-
-
-def _when(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 # ---- status
@@ -142,7 +135,7 @@ def _status_row(one: TargetStatus | Unusable) -> tuple[str, str, str, str, str]:
         f"{one.database}.{one.table}",
         record.phase.value,
         f"{record.operation_id[:16]} ({owner.dag_id}, {owner.run_id})",
-        _when(record.changed_at),
+        when(record.changed_at),
         live,
     )
 
@@ -201,14 +194,21 @@ def _commands(args: Namespace, found: Explanation) -> list[str]:
     ]
     names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
     wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
-    return [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+    said = [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+    if Way.ROLL_ON in found.ways:
+        undone = found.record.owner.run_id[:16]
+        said.insert(0, f"airflow dpone rollback {' '.join(where[:-1])} --operation {undone} --reason '...'")
+    if Way.RETIRE in found.ways:
+        gone = " ".join(f"--retire {alias}" for alias in found.gone)
+        said.append(f"airflow dpone resolve {' '.join(where)} {gone} --reason '...'")
+    return said
 
 
 def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterator[str]:
     yield f"{target} on cluster {target.cluster}"
     yield f"{found.summary}"
     if (record := found.record) is not None:
-        yield f"Operation {record.operation_id[:16]}, since {_when(record.changed_at)}"
+        yield f"Operation {record.operation_id[:16]}, since {when(record.changed_at)}"
     yield from _section("What happened", found.happened)
     if found.stop is not None:
         yield from _section("Why it does not go on", (found.stop.code, found.stop.message))
@@ -223,6 +223,8 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.queue is not None
         ],
     )
+    yield from _section("What blocks the queue", [_blocking(one) for one in found.blocked])
+    yield from _section("Warning", found.warnings)
     yield from _section("Readers", (found.readers,))
     yield from _section("Safe next", found.next)
     yield from _section(
@@ -235,6 +237,15 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
     )
     yield from _section("Commands", _commands(args, found))
     yield from _section("Never", found.never)
+
+
+def _blocking(one: Blocker) -> str:
+    who = "this provider" if one.ours else "somebody else"
+    through = f" through {one.initiator}" if one.initiator else ""
+    return (
+        f"{one.replica}: {one.entry}, queued by {who}{through} at {when(one.since)}, is {one.status or 'unknown'}"
+        " and comes first"
+    )
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
@@ -259,6 +270,9 @@ def _explanation_json(args: Namespace, target: Target, found: Explanation) -> di
         "stop": found.stop.as_json() if found.stop else None,
         "proven": list(found.proven),
         "unproven": list(found.unproven),
+        "blocked": [asdict(one) for one in found.blocked],
+        "newer_entries": found.newer_entries,
+        "warnings": list(found.warnings),
         "readers": found.readers,
         "next": [{"way": way.value, "text": text} for way, text in zip(found.ways, found.next, strict=True)],
         "commands": list(_commands(args, found)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import NoReturn
 
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -44,3 +46,21 @@ def print_json(value: Mapping[str, Json]) -> None:
 def print_text(*parts: str, sep: str = " ") -> None:
     """Print a line."""
     sys.stdout.write(f"{sep.join(parts)}\n")
+
+
+def print_log(message: str) -> None:
+    """Show progress on standard error, so that standard output stays one answer."""
+    sys.stderr.write(f"{message}\n")
+
+
+def operator_name() -> str:
+    """Return who runs the command, for the evidence."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def when(seconds: int) -> str:
+    """Return a time on a server's clock in words."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -94,6 +94,7 @@ class Catalog:
     """Looks at all replicas; implements :class:`routes.ports.Catalog`.
 
     :ivar internal_replication: what the route needs the cluster to be configured for; ``None``: either.
+    :ivar fewest_replicas: with fewer, a look is refused; operators may look at a single one that is left.
     """
 
     server: Server
@@ -101,6 +102,7 @@ class Catalog:
     control: ControlTable = field(default_factory=ControlTable)
     internal_replication: bool | None = True
     content_timeout: float = CONTENT_TIMEOUT
+    fewest_replicas: int = 2
     _inventory: Inventory | None = None
     _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -248,7 +250,9 @@ class Catalog:
         internal = self.internal_replication
         if internal is None:
             internal = bool(members) and members[0].internal_replication
-        inventory = admit(self.target.cluster, members, internal_replication=internal)
+        inventory = admit(
+            self.target.cluster, members, internal_replication=internal, fewest=self.fewest_replicas
+        )
         if isinstance(inventory, Stop):
             raise Stopped(inventory)
         if any(number > len(members) for number in answers.replicas):
@@ -323,14 +327,14 @@ class Catalog:
         sentinel = rows.pop(SENTINEL_KEY, None)
         if sentinel is None:
             return ControlFacts(structure, None, None, None), None
-        authority_id = control_table.authority_id_of(sentinel[0])
+        authority_id, adopted = control_table.authority_of(sentinel[0])
         key = target_key(authority_id, self.target.database, self.target.table)
         found: tuple[Row, int] | None = rows.get(key)
         if found is None:
-            return ControlFacts(structure, authority_id, None, None), None
+            return ControlFacts(structure, authority_id, None, None, adopted), None
         row, version = found
         stored = StoredRecord(decode(row), row.write_id, version)
-        return ControlFacts(structure, authority_id, row.write_id, version), stored
+        return ControlFacts(structure, authority_id, row.write_id, version, adopted), stored
 
 
 _TABLE_FIELDS: Final = (
@@ -474,7 +478,9 @@ def _dependent_sections(target: Target) -> tuple[str, ...]:
         section(
             "naming",
             {name: name for name in ("database", "name", "engine", "create_table_query")},
-            f"FROM system.tables WHERE engine IN ({engines}) {mentions}",
+            # The server's own views name nobody's tables, and their long texts would be read each time.
+            f"FROM system.tables WHERE engine IN ({engines}) AND lower(database) NOT IN "
+            f"('system', 'information_schema') {mentions}",
         ),
     )
 
@@ -495,6 +501,7 @@ def _dependents(target: Target, answers: Answers) -> tuple[Dependent, ...]:
     )
 
 
+@lru_cache(maxsize=1024)
 def names_table(create_query: str, database: str, table: str) -> bool:
     """Tell whether a CREATE text of the server names ``database.table``.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from airflow_provider_dpone.clickhouse.sql import (
     tokens,
     unquote,
 )
-from airflow_provider_dpone.publication.canonical import canonical_json, digest, sha256_hex
+from airflow_provider_dpone.publication.canonical import Json, canonical_json, digest, sha256_hex
 from airflow_provider_dpone.publication.identity import PROTOCOL
 from airflow_provider_dpone.publication.record import SENTINEL_KEY, Row
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -43,7 +43,7 @@ COLUMNS: Final = (
 """Names and types, in order. What a compare-and-swap is conditioned on is a column of its own."""
 
 _PRIMARY_KEY: Final = "target_key"
-_COMMENT: Final = "Authority of airflow-provider-dpone, one row per table. Never drop, truncate or edit it."
+COMMENT: Final = "Authority of airflow-provider-dpone, one row per table. Never drop, truncate or edit it."
 _AUTHORITY_ID: Final = re.compile(r"[0-9a-f]{32}")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -82,7 +82,7 @@ class ControlTable:
         return (
             f"CREATE TABLE IF NOT EXISTS {self.qualified} ON CLUSTER {identifier(cluster)} ({columns}) "
             f"ENGINE = KeeperMap({string(self.keeper_path)}) PRIMARY KEY {_PRIMARY_KEY} "
-            f"COMMENT {string(_COMMENT)}"
+            f"COMMENT {string(COMMENT)}"
         )
 
     def create_database(self, cluster: str) -> str:
@@ -186,14 +186,18 @@ def row_of(fields: Fields) -> tuple[Row, int]:
 # ---- the sentinel
 
 
-def sentinel_row(authority_id: str, write_id: str) -> Row:
+def sentinel_row(authority_id: str, write_id: str, adopted: Collection[str] = ()) -> Row:
     """Return the row that names the control table's authority.
 
-    :raises ValueError: the id is not 32 hex digits.
+    :param adopted: lost authorities whose tables this one may replace.
+    :raises ValueError: an id is not 32 hex digits.
     """
-    if not _AUTHORITY_ID.fullmatch(authority_id):
+    if not all(_AUTHORITY_ID.fullmatch(one) for one in (authority_id, *adopted)):
         raise ValueError("an authority id is 32 hex digits")
-    payload = canonical_json({"schema": AUTHORITY_SCHEMA, "authority_id": authority_id})
+    body: dict[str, Json] = {"schema": AUTHORITY_SCHEMA, "authority_id": authority_id}
+    if adopted:
+        body["adopted"] = sorted(adopted)
+    payload = canonical_json(body)
     return Row(
         target_key=SENTINEL_KEY,
         operation_id=authority_id,
@@ -207,7 +211,12 @@ def sentinel_row(authority_id: str, write_id: str) -> Row:
 
 
 def authority_id_of(row: Row) -> str:
-    """Return the authority id in the sentinel's row.
+    """Return the authority id in the sentinel's row; as :func:`authority_of`."""
+    return authority_of(row)[0]
+
+
+def authority_of(row: Row) -> tuple[str, frozenset[str]]:
+    """Return the authority id in the sentinel's row, and the lost authorities that it adopted.
 
     :raises Stopped: ``RECORD_NEWER`` for a schema that this release doesn't know, ``CONTROL_TABLE_INVALID``
         for anything else that is not exactly such a row.
@@ -223,14 +232,19 @@ def authority_id_of(row: Row) -> str:
                 Code.RECORD_NEWER, f"The control table's own row has the schema {schema!r}, which is unknown."
             )
         )
-    if not _AUTHORITY_ID.fullmatch(row.operation_id) or row != sentinel_row(row.operation_id, row.write_id):
+    listed = payload.get("adopted", []) if isinstance(payload, dict) else []
+    adopted = (
+        frozenset(one for one in listed if isinstance(one, str)) if isinstance(listed, list) else frozenset()
+    )
+    ids = all(_AUTHORITY_ID.fullmatch(one) for one in (row.operation_id, *adopted))
+    if not ids or row != sentinel_row(row.operation_id, row.write_id, adopted):
         raise Stopped(
             Stop(
                 Code.CONTROL_TABLE_INVALID,
                 "The control table's own row is not what `airflow dpone init` writes.",
             )
         )
-    return row.operation_id
+    return row.operation_id, adopted
 
 
 def _row_fields() -> dict[str, str]:

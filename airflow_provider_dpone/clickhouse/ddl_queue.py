@@ -31,6 +31,7 @@ from airflow_provider_dpone.clickhouse.sql import (
 )
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.queue_report import QueueReport, Unfinished
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
 from airflow_provider_dpone.routes.ports import Reply
 
@@ -60,45 +61,6 @@ TOKEN_PREFIX: Final = "dpone1:"
 """What the tokens of all statements of this provider begin with."""
 
 _MOST_TOKENS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """An entry that a host has not finished, for people who ask why nothing moves.
-
-    :ivar since: when the entry was queued, seconds since the epoch on Keeper's clock.
-    :ivar ours: the entry carries a token of this provider.
-    """
-
-    entry: str
-    host: str | None
-    port: int | None
-    status: str | None
-    since: int
-    ours: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueueReport:
-    """One look at the whole queue.
-
-    :ivar sequence: order of the read within this process.
-    :ivar rows: what carries the token.
-    :ivar newer_entries: how many entries are newer than the token's; ``None`` if it is not seen. The queue
-        forgets an entry after 1,000 newer ones.
-    :ivar unfinished: entries that some host has not finished, the token's own excepted.
-    """
-
-    sequence: int
-    rows: tuple[QueueRow, ...]
-    newer_entries: int | None
-    unfinished: tuple[Unfinished, ...]
-
-    @property
-    def ahead(self) -> tuple[Unfinished, ...]:
-        """The unfinished entries that come before the token's: a host works on them first."""
-        entry = min((row.entry for row in self.rows), default=None)
-        return tuple(u for u in self.unfinished if entry is not None and u.entry < entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +173,7 @@ class DdlQueue:
             f"exception_code, exception_text), {ours}) AS rows, "
             f"groupUniqArray(entry) AS entries, "
             "groupArrayIf(tuple(entry, host, port, toString(status), toUnixTimestamp(query_create_time), "
-            f"startsWith(settings['log_comment'], {string(TOKEN_PREFIX)})), "
+            f"startsWith(settings['log_comment'], {string(TOKEN_PREFIX)}), initiator_host, initiator_port), "
             f"NOT ({ours}) AND (status IS NULL OR toString(status) != 'Finished')) AS unfinished "
             "FROM system.distributed_ddl_queue"
         )
@@ -305,7 +267,14 @@ def _row(
 
 
 def _unfinished(
-    entry: object, host: object, port: object, status: object, since: object, ours: object
+    entry: object,
+    host: object,
+    port: object,
+    status: object,
+    since: object,
+    ours: object,
+    initiator_host: object,
+    initiator_port: object,
 ) -> Unfinished:
     return Unfinished(
         entry=str(entry),
@@ -314,6 +283,8 @@ def _unfinished(
         status=_text(status),
         since=_number(since) or 0,
         ours=bool(ours),
+        initiator_host=_text(initiator_host),
+        initiator_port=_number(initiator_port),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,6 +92,8 @@ def initialise(
     control: ControlTable | None = None,
     print_sql: bool = False,
     evidence_of_publications: bool = False,
+    adopted: Collection[str] = (),
+    recovering: bool = False,
     wait: float = 60.0,
     random_hex: Callable[[int], str] = lambda bits: secrets.token_hex(bits // 8),
     monotonic: Callable[[], float] = time.monotonic,
@@ -101,6 +103,8 @@ def initialise(
 
     :param print_sql: change nothing; return the statements that are missing.
     :param evidence_of_publications: the evidence store has records for this cluster.
+    :param adopted: lost authorities whose tables the new one may replace.
+    :param recovering: the traces were looked at, and every name that a late statement could use is gone.
     :param wait: for how many seconds the replicas are given time.
     :raises Stopped: ``CONTROL_TABLE_LOST``: there are traces of publications but no authority;
         ``CONTROL_TABLE_INVALID``: an existing table has another structure; what admission refuses about
@@ -112,6 +116,8 @@ def initialise(
         control or ControlTable(),
         print_sql,
         evidence_of_publications,
+        tuple(adopted),
+        recovering,
         wait,
         random_hex,
         monotonic,
@@ -126,6 +132,8 @@ class _Initialisation:
     control: ControlTable
     print_sql: bool
     evidence_of_publications: bool
+    adopted: tuple[str, ...]
+    recovering: bool
     wait: float
     random_hex: Callable[[int], str]
     monotonic: Callable[[], float]
@@ -167,28 +175,18 @@ class _Initialisation:
         )
 
     def _observe(self) -> Observation:
-        """Look at all replicas; everything but what is to be created must be as admission wants it."""
-        observation = self._look()
-        checks = cluster_checks(
-            observation,
-            database=self.control.database,
-            control_structure=self.control.structure,
-            user=self.server.user,
-        )
-        for check in checks:
-            if check.stop is not None and check.name not in _MAY_FAIL_BEFORE:
-                raise Stopped(check.stop)
-        return observation
+        return observe_before(self.server, self.cluster, self.control)
 
     def _look(self) -> Observation:
-        target = Target(self.cluster, self.control.database, self.control.name)
-        return Catalog(self.server, target, self.control, internal_replication=None).observe([])
+        return _look(self.server, self.cluster, self.control)
 
     def _refuse_traces(self, inventory: Inventory) -> None:
         """Refuse if anything shows that publications were made before.
 
         :raises Stopped: ``CONTROL_TABLE_LOST``.
         """
+        if self.recovering:
+            return
         marked = self._marked_tables(inventory)
         queued = self._queued_publications()
         if not (marked or queued or self.evidence_of_publications):
@@ -286,7 +284,7 @@ class _Initialisation:
     def _create_authority(self) -> str | None:
         """Write the authority row, strictly and once; return the authority id that every replica shows."""
         authority_id, write_id = self.random_hex(128), self.random_hex(128)
-        sql = self.control.insert(sentinel_row(authority_id, write_id), strict=self.print_sql)
+        sql = self.control.insert(sentinel_row(authority_id, write_id, self.adopted), strict=self.print_sql)
         self.statements.append(sql)
         if self.print_sql:
             return None
@@ -326,6 +324,27 @@ class _Initialisation:
                 return False
             self.sleep(_PAUSE)
         return True
+
+
+def observe_before(server: Server, cluster: str, control: ControlTable) -> Observation:
+    """Look at all replicas; everything but what is to be created must be as admission wants it.
+
+    :raises Stopped: the first check that failed: ``CONTROL_TABLE_INVALID`` for a table of another structure or on
+        another Keeper path, which is never touched.
+    """
+    observation = _look(server, cluster, control)
+    checks = cluster_checks(
+        observation, database=control.database, control_structure=control.structure, user=server.user
+    )
+    for check in checks:
+        if check.stop is not None and check.name not in _MAY_FAIL_BEFORE:
+            raise Stopped(check.stop)
+    return observation
+
+
+def _look(server: Server, cluster: str, control: ControlTable) -> Observation:
+    target = Target(cluster, control.database, control.name)
+    return Catalog(server, target, control, internal_replication=None).observe([])
 
 
 def _engine(observation: Observation, alias: str) -> str | None:

@@ -13,6 +13,7 @@ from airflow_provider_dpone.publication.record import (
     Generation,
     Phase,
     StoredRecord,
+    is_rollback,
 )
 from airflow_provider_dpone.publication.stop import Code, Stop
 
@@ -197,14 +198,14 @@ def admit_target(observation: Observation, table: str, *, authority_id: str) -> 
                 alias: {"uuid": t.uuid, "schema_digest": t.schema_digest[:16]} for alias, t in present.items()
             },
         )
-    foreign = {t.comment_authority for t in present.values()} - {None, authority_id}
+    foreign = {t.comment_authority for t in present.values()} - {None, authority_id} - observation.adopted
     if foreign:
         return Stop(
             Code.FOREIGN_AUTHORITY,
             f"Table {table!r} was published under another control table than this cluster's.",
             facts={"authority_in_comment": sorted(a for a in foreign if a), "authority": authority_id},
         )
-    if observation.record is None and any(t.comment_authority for t in present.values()):
+    if observation.record is None and any(t.comment_authority == authority_id for t in present.values()):
         return Stop(
             Code.CONTROL_TABLE_LOST,
             f"Table {table!r} was published by this control table, which has no record of it.",
@@ -304,7 +305,13 @@ def busy(record: AuthorityRecord) -> Stop:
     return Stop(
         Code.TARGET_BUSY,
         f"{record.database}.{record.table} is held by another operation: DAG {owner.dag_id}, run "
-        f"{owner.run_id}, task {owner.task_id}, phase {record.phase}.",
+        f"{owner.run_id}, task {owner.task_id}, phase {record.phase}."
+        if not is_rollback(owner)
+        else f"{record.database}.{record.table} is held by an operator's rollback of operation "
+        f"{owner.run_id[:16]}, phase {record.phase}.",
+        next_action="Run `airflow dpone rollback` again with the same --operation: it goes on where it stopped."
+        if is_rollback(owner)
+        else "",
         facts={
             "operation": record.operation_id[:16],
             "phase": record.phase.value,

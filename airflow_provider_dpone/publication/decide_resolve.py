@@ -237,7 +237,7 @@ def _disarm_if_safe(s: Resolution, record: AuthorityRecord) -> ResolveStep:
         return Hold(stop)
     if stop := _not_this_record(s.stored, observation):
         return Wait(stop)
-    states = {alias: _state(record, observation, alias) for alias in record.replicas}
+    states = {alias: held_state(record, observation, alias) for alias in record.replicas}
     return Disarm() if (stop := _strange(record, states)) is None else _wait_or_hold(stop)
 
 
@@ -265,8 +265,8 @@ def _still_armed(
     return _strange(record, {a: replica_state(parked, observation, a) for a in record.replicas})
 
 
-def _state(record: AuthorityRecord, observation: Observation, alias: str) -> ReplicaState:
-    """What a replica holds, whether the candidate's name was already taken away there or not."""
+def held_state(record: AuthorityRecord, observation: Observation, alias: str) -> ReplicaState:
+    """Return what a replica holds, whether the candidate's name was already taken away there or not."""
     state = replica_state(record, observation, alias)
     if state in (ReplicaState.PENDING, ReplicaState.COMMITTED):
         return state

@@ -21,7 +21,15 @@ from airflow_provider_dpone.publication.decide import Situation, decide_publicat
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
-from airflow_provider_dpone.publication.record import AuthorityRecord, HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.queue_report import FORGOTTEN_AFTER, MANY_NEWER, Blocker
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    HostReceipt,
+    Phase,
+    StoredRecord,
+    is_rollback,
+)
+from airflow_provider_dpone.publication.retire import missing_replicas
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop
 
@@ -35,6 +43,8 @@ class Way(StrEnum):
     RETRY = "retry"
     REPAIR = "repair"
     RESOLVE = "resolve"
+    RETIRE = "retire"
+    ROLL_ON = "roll on"
     ABANDON = "abandon"
     LOOK = "look"
 
@@ -48,6 +58,11 @@ _WAYS: Mapping[Way, str] = {
         "Explain again; when every replica is committed, resolve."
     ),
     Way.RESOLVE: "Resolve: it makes the swap harmless where its outcome is not known, and ends the operation.",
+    Way.RETIRE: (
+        "If the missing replica is gone for ever: remove it from both tables in Keeper (SYSTEM DROP REPLICA), and "
+        "resolve with --retire. If it is not, restore the cluster's definition."
+    ),
+    Way.ROLL_ON: "Run the rollback again: it goes on where it stopped, with the same operation.",
     Way.ABANDON: "Abandon it if its data must not go live: nothing was sent.",
     Way.LOOK: "Find out who changed the tables or the cluster, and restore what was admitted. Then explain again.",
 }
@@ -81,6 +96,9 @@ class Explanation:
     :ivar stop: why it does not go on by itself; ``None`` where nothing is in the way.
     :ivar ways: what is safe next, the best first.
     :ivar held: the target is held by an operation that has not ended.
+    :ivar gone: admitted replicas that the cluster doesn't list any more.
+    :ivar blocked: entries of the queue that replicas have to finish before the operation's.
+    :ivar newer_entries: how many entries came after the operation's; ``None`` if it is not seen.
     """
 
     summary: str
@@ -94,6 +112,19 @@ class Explanation:
     stop: Stop | None
     held: bool
     record: AuthorityRecord | None
+    gone: tuple[str, ...] = ()
+    blocked: tuple[Blocker, ...] = ()
+    newer_entries: int | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What will soon be wrong."""
+        if self.newer_entries is None or self.newer_entries < MANY_NEWER:
+            return ()
+        return (
+            f"{self.newer_entries:,} entries came after this one. The queue forgets it after {FORGOTTEN_AFTER:,}; "
+            "then its outcome can't be read any more, and an operator has to resolve the operation.",
+        )
 
     @property
     def next(self) -> tuple[str, ...]:
@@ -143,9 +174,14 @@ def explain(
         )
     record = stored.record
     stop, ways = _hold(stored, observation, queue, read_at, permit_unused)
+    if is_rollback(record.owner):
+        ways = tuple(Way.ROLL_ON if way in (Way.RETRY, Way.WAIT) else way for way in ways)
     replicas = _replicas(record, observation, queue, stop)
     held = not (record.ended or record.published)
     dispatched = held and record.phase is not Phase.PREPARED
+    gone = missing_replicas(record, observation) if dispatched else ()
+    if gone:
+        ways = (Way.RETIRE, Way.LOOK)
     return Explanation(
         summary=_summary(record),
         happened=tuple(_happened(record)),
@@ -162,6 +198,7 @@ def explain(
         stop=stop,
         held=held,
         record=record,
+        gone=gone,
     )
 
 
@@ -304,6 +341,8 @@ def _live(record: AuthorityRecord, observation: Observation, alias: str) -> str:
 
 def _summary(record: AuthorityRecord) -> str:
     owner = record.owner
+    if is_rollback(owner):
+        return f"{record.phase}: an operator's rollback of operation {owner.run_id[:16]}"
     return f"{record.phase}: DAG {owner.dag_id}, run {owner.run_id}, task {owner.task_id}"
 
 

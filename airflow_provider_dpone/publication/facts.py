@@ -77,12 +77,14 @@ class ControlFacts:
     :ivar structure: digest of columns, engine and Keeper root; ``None`` if the table is absent.
     :ivar sentinel: the authority id in the sentinel row, ``None`` if there is no such row.
     :ivar version: KeeperMap's ``_version`` of the target's row, ``None`` if there is no row.
+    :ivar adopted: lost authorities whose tables the sentinel's row adopts.
     """
 
     structure: str | None
     sentinel: str | None
     write_id: str | None
     version: int | None
+    adopted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,12 @@ class Observation:
         """The control table's authority id, if every replica that was read shows the same one."""
         ids = {facts.control.sentinel for facts in self.replicas.values()}
         return ids.pop() if len(ids) == 1 else None
+
+    @property
+    def adopted(self) -> frozenset[str]:
+        """The lost authorities that the control table adopted, as every replica that was read shows them."""
+        seen = [facts.control.adopted for facts in self.replicas.values()]
+        return frozenset.intersection(*seen) if seen else frozenset()
 
     def table(self, name: str) -> TableFacts | None:
         """Return the table as the first replica that shows it sees it."""

@@ -10,6 +10,12 @@ from airflow_provider_dpone.publication.canonical import digest
 
 PROTOCOL = "dpone.cluster-full-refresh.v1"
 
+OPERATOR = "operator"
+"""What stands in place of a DAG where a person began an operation."""
+
+ROLLBACK = "rollback"
+"""What stands in place of a task where an operator rolls back; the run is the operation that is undone."""
+
 _CANDIDATE_PREFIX_LENGTH = 64
 
 
@@ -65,6 +71,23 @@ def candidate_name(table: str, attempt_id: str) -> str:
     """
     prefix = table[:_CANDIDATE_PREFIX_LENGTH] if re.fullmatch(r"[A-Za-z0-9_]+", table) else "table"
     return f"{prefix}__dpone_{attempt_id}"
+
+
+_CANDIDATE = re.compile(r"(?P<table>.+)__dpone_(?P<attempt>[0-9a-f]{16})(?:_parked)*", re.DOTALL)
+
+
+def candidate_parts(name: str) -> tuple[str, str] | None:
+    """Return the prefix and the attempt of a name that :func:`candidate_name` may have made, parked or not."""
+    found = _CANDIDATE.fullmatch(name)
+    return (found["table"], found["attempt"]) if found else None
+
+
+def only_target(candidate: str) -> str | None:
+    """Return the one target that a candidate of this name can have been made for; ``None`` if several can."""
+    parts = candidate_parts(candidate)
+    if parts is None or parts[0] == "table" or len(parts[0]) >= _CANDIDATE_PREFIX_LENGTH:
+        return None
+    return parts[0] if re.fullmatch(r"[A-Za-z0-9_]+", parts[0]) else None
 
 
 def parked_name(candidate: str) -> str:

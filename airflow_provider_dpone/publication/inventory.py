@@ -58,8 +58,13 @@ class Inventory:
         return None
 
 
-def admit(cluster: str, members: Sequence[Member], *, internal_replication: bool) -> Inventory | Stop:
-    """Admit a topology of one shard with at least two replicas, or say why it can't be published to."""
+def admit(
+    cluster: str, members: Sequence[Member], *, internal_replication: bool, fewest: int = 2
+) -> Inventory | Stop:
+    """Admit a topology of one shard with at least two replicas, or say why it can't be published to.
+
+    :param fewest: one for operators, who must be able to end what began while there were more.
+    """
     members = sorted(members, key=lambda m: (m.shard, m.replica))
 
     def refuse(code: Code, message: str, **facts: int | str | list[str]) -> Stop:
@@ -74,7 +79,7 @@ def admit(cluster: str, members: Sequence[Member], *, internal_replication: bool
             f"Cluster {cluster!r} has {len(shards)} shards; one shard can be published to.",
             shards=len(shards),
         )
-    if len(members) < 2:
+    if len(members) < fewest:
         return refuse(
             Code.UNSUPPORTED_TOPOLOGY,
             f"Cluster {cluster!r} has one replica; a cluster refresh needs at least two.",

@@ -108,6 +108,7 @@ class PublicationReceipt:
     :ivar state: COMMITTED, COMPLETED_RETAINING or COMPLETED.
     :ivar statement: ``EXCHANGE``, or ``RENAME`` where the target was absent before.
     :ivar replayed: the publication was proven before this task looked; nothing was sent now.
+    :ivar retired: replicas that were admitted, by their aliases then, and that an operator retired before the proof.
     """
 
     __pydantic_config__ = _STRICT
@@ -135,6 +136,7 @@ class PublicationReceipt:
     dependents: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     replayed: bool = False
+    retired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,7 @@ def publication_receipt(
         dependents=record.dependents,
         warnings=(*_moved_rows(record), *warnings),
         replayed=replayed,
+        retired=tuple(replica.alias for replica in record.retired),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from airflow_provider_dpone.publication.canonical import canonical_json, digest, sha256_hex
+from airflow_provider_dpone.publication.identity import OPERATOR, ROLLBACK
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 
 SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh.v1"] = "dpone.clickhouse.cluster-full-refresh.v1"
@@ -170,6 +171,24 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Retired:
+    """A replica that was admitted and is gone for ever, as an operator said and the others proved.
+
+    :ivar alias: its alias when it was admitted; another replica may have that alias now.
+    :ivar server: which server it was, as ``AuthorityRecord.servers`` names it.
+    :ivar epoch: statements up to this epoch may name it in the queue.
+    :ivar at: server time in seconds.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    alias: str
+    server: str
+    epoch: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuthorityRecord:
     """Everything that decides about one target, in one row.
 
@@ -179,7 +198,10 @@ class AuthorityRecord:
     and when the swap was sent; ``None`` where it was absent. ``retention`` is how many seconds the
     predecessor is kept after the commit. ``dispatch_epoch`` only grows over the target's whole life.
     ``disarm`` is the RENAME by which an operator took the candidate's name away; once its receipt is stored,
-    ``candidate`` is the new name, and a swap that comes late finds nothing to swap.
+    ``candidate`` is the new name, and a swap that comes late finds nothing to swap. ``retired`` are replicas
+    that this operation was admitted with and that are gone for ever; ``replicas`` are the others then.
+    ``keep_until`` is the time until which the candidate is kept where it does not go live: set by a rollback,
+    whose candidate was a kept table before.
     """
 
     __pydantic_config__ = _STRICT
@@ -218,6 +240,8 @@ class AuthorityRecord:
     published_order_key: str | None = None
     retained: tuple[Retained, ...] = ()
     settled: tuple[Settled, ...] = ()
+    retired: tuple[Retired, ...] = ()
+    keep_until: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -362,6 +386,11 @@ def decode(row: Row) -> AuthorityRecord:
     if columns != inside:
         raise _invalid(row, "its columns and its payload disagree")
     return record
+
+
+def is_rollback(owner: Owner) -> bool:
+    """Tell whether an operator's rollback owns the operation: no task will go on with it."""
+    return (owner.dag_id, owner.task_id) == (OPERATOR, ROLLBACK)
 
 
 def json_schema() -> dict[str, Any]:

@@ -212,7 +212,8 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.CONTROL_TABLE_LOST: CodeMeaning(
         _C,
         "Traces of earlier publications exist, but the control table doesn't know them.",
-        "Stop publishing to this cluster and restore the control table from Keeper's backup.",
+        "Stop publishing to this cluster. Restore the control table from Keeper's backup; if there is none, "
+        "`airflow dpone init --recover` replaces it (docs/runbook.md).",
     ),
     Code.CONTROL_TABLE_NOT_SHARED: CodeMeaning(
         _N,
@@ -222,7 +223,8 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.FOREIGN_AUTHORITY: CodeMeaning(
         _C,
         "The live table was published under another control table.",
-        "Find out which control table owns this target before publishing to it.",
+        "Find out which control table owns this target before publishing to it. If that one was lost, "
+        "docs/runbook.md says how it is recovered.",
     ),
     Code.RECORD_INVALID: CodeMeaning(
         _C,
@@ -340,7 +342,10 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
         "Remove the named cause, such as a missing grant; a retry prepares the statement again.",
     ),
     Code.ENTRY_NOT_SEEN: CodeMeaning(
-        _N, "The statement was sent, but its queue entry is not seen.", _WAIT + " It will not be sent again."
+        _N,
+        "The statement was sent, but its queue entry is not seen.",
+        _WAIT
+        + " It will not be sent again. If the entry stays away, `airflow dpone resolve` ends the operation.",
     ),
     Code.ENTRY_UNREADABLE: CodeMeaning(
         _N, "A replica's queue status can't be read as an outcome.", _WAIT + " It will not be sent again."
@@ -373,7 +378,8 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.INVENTORY_DRIFT: CodeMeaning(
         _C,
         "The cluster's replicas are not those that were admitted.",
-        "Restore the configuration of remote_servers; then `airflow dpone explain` says how to go on.",
+        "Restore the configuration of remote_servers. If a replica is gone for ever, `airflow dpone resolve --retire` "
+        "ends the operation without it; `airflow dpone explain` shows the command.",
     ),
     Code.RESOLVING: CodeMeaning(
         Category.IN_PROGRESS,
@@ -388,17 +394,19 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.PARTIAL_TERMINAL: CodeMeaning(
         _P,
         "The swap has ended and only some replicas have the new data. Both generations are kept.",
-        "Never repeat the swap on the cluster: it would undo the others. Repair the named replicas only.",
+        "Never repeat the swap on the cluster: it would undo the others. `airflow dpone explain` shows the repair of "
+        "each replica; then `airflow dpone resolve`.",
     ),
     Code.FAILED_EVERYWHERE: CodeMeaning(
         _P,
         "The swap has ended with an error and no replica has the new data. Readers see the old data.",
-        "Look at the error per replica. Both tables are kept.",
+        "Look at the error per replica. Both tables are kept; `airflow dpone resolve` ends the operation.",
     ),
     Code.SWAPPED_BACK: CodeMeaning(
         _C,
         "The queue says success, but every replica holds the old data again.",
-        "Keep both tables. A replica that restarts may repeat an entry; find out what happened first.",
+        "Keep both tables. Find out what happened (a replica that restarts may repeat an entry); then "
+        "`airflow dpone resolve` ends the operation.",
     ),
     Code.NOT_COMMITTED: CodeMeaning(
         _R,
@@ -413,7 +421,8 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.CLEANUP_UNSAFE: CodeMeaning(
         _C,
         "The table under the predecessor's name is not the predecessor.",
-        "The publication is successful. Keep the table and find out what it is.",
+        "The publication is successful. Keep the table and find out what it is; `airflow dpone orphans --forget` "
+        "strikes the predecessor off the record.",
     ),
 }
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_provider_dpone.publication.identity import correlation_token, parked_name
 from airflow_provider_dpone.publication.record import (
     DROP_PHASES,
+    END_PHASES,
     AuthorityRecord,
     Dispatch,
     HostReceipt,
     Phase,
     Retained,
+    Retired,
     encode,
+    new_fence_token,
 )
 
 KEEP_PARKED = 24 * 3600
@@ -117,8 +122,34 @@ def unpublished(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
     _require(record, Phase.TERMINAL)
     if not record.disarmed:
         raise ValueError("a swap that may still run can't be closed as not published")
-    drop_after = now + max(record.retention, KEEP_PARKED)
+    drop_after = max(now + max(record.retention, KEEP_PARKED), record.keep_until or 0)
     return record.moved(phase=Phase.ABORTED, retained=kept(record, drop_after=drop_after), changed_at=now)
+
+
+def retired(
+    record: AuthorityRecord, present: Mapping[str, str], *, inventory_digest: str, now: int
+) -> AuthorityRecord:
+    """Admit the replicas that are left in the place of those that were admitted.
+
+    :param present: alias at admission -> alias now, of each replica that is left, in the order of the cluster's
+        definition; the others are gone.
+    """
+    _require(record, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL)
+    servers = dict(zip(record.replicas, record.servers, strict=True))
+    gone = tuple(
+        Retired(alias, servers[alias], record.dispatch_epoch, now)
+        for alias in record.replicas
+        if alias not in present
+    )
+    return record.moved(
+        replicas=tuple(present.values()),
+        servers=tuple(servers[alias] for alias in present),
+        inventory_digest=inventory_digest,
+        publication=_of_those_left(record.publication, present),
+        disarm=_of_those_left(record.disarm, present),
+        retired=(*record.retired, *gone),
+        changed_at=now,
+    )
 
 
 def aborted(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
@@ -132,6 +163,7 @@ def kept(record: AuthorityRecord, *, drop_after: int) -> tuple[Retained, ...]:
 
     Admission has left room for it: no kept table is ever forgotten.
     """
+    drop_after = max(drop_after, record.keep_until or 0)
     candidate = Retained(record.candidate, record.desired, drop_after, record.operation_id)
     return (*record.retained, candidate)
 
@@ -167,6 +199,31 @@ def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> Authorit
     )
 
 
+def listed(record: AuthorityRecord, item: Retained, *, nonce: str, now: int) -> AuthorityRecord:
+    """List a table that no record needed, so that it can be dropped, in an end phase.
+
+    The new fence token makes whoever prepared from an earlier version give up: a stage task that sleeps takes
+    a record that was only cleaned up for the one that it knows.
+
+    :raises Stopped: ``RECORD_TOO_LARGE``.
+    """
+    _require(record, *END_PHASES)
+    phase = Phase.COMPLETED_RETAINING if record.phase is Phase.COMPLETED else record.phase
+    moved = record.moved(
+        phase=phase,
+        fence_token=new_fence_token(record.operation_id, nonce),
+        retained=(*record.retained, item),
+        changed_at=now,
+    )
+    encode(dropping(moved, item.name, nonce="0" * 32, now=now), "0" * 32)
+    return moved
+
+
+def forgotten(record: AuthorityRecord, name: str, *, now: int) -> AuthorityRecord:
+    """Strike a kept table off the list without a drop: another table has its name."""
+    return dropped(record, _retained(record, name).name, now=now)
+
+
 def dropping(record: AuthorityRecord, name: str, *, nonce: str, now: int) -> AuthorityRecord:
     """Claim the drop of one retained predecessor under the next epoch."""
     _require(record, *DROP_PHASES)
@@ -198,6 +255,14 @@ def _seen(
     if dispatch is None:
         raise ValueError("a dispatched record has a dispatch")
     return Dispatch(dispatch.token, dispatch.epoch, entry, query_digest, receipt)
+
+
+def _of_those_left(dispatch: Dispatch | None, present: Mapping[str, str]) -> Dispatch | None:
+    if dispatch is None or dispatch.receipt is None:
+        return dispatch
+    codes = {host.alias: host.exception_code for host in dispatch.receipt}
+    receipt = tuple(HostReceipt(now, codes[then]) for then, now in present.items() if then in codes)
+    return Dispatch(dispatch.token, dispatch.epoch, dispatch.entry, dispatch.query_digest, receipt)
 
 
 def _retained(record: AuthorityRecord, name: str) -> Retained:

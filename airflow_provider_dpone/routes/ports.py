@@ -6,18 +6,19 @@ one call to the outside and never repeats it. Errors arrive as :class:`Stopped`,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.queue_report import QueueReport
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
+from airflow_provider_dpone.publication.trail import Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,16 @@ class DdlQueue(Protocol):
         """
 
 
+class QueueReports(Protocol):
+    """Looks at the whole queue: dear, and only for people."""
+
+    def report(self, token: str) -> QueueReport:
+        """Return the rows of ``token``, and what stands before and behind them.
+
+        :raises Stopped: the queue can't be read.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a load brought into the candidate.
@@ -212,9 +223,10 @@ class Intent:
 class Evidence(Protocol):
     """The durable trail. An entry is written before the state that depends on it moves on."""
 
-    def write(self, operation_id: str, kind: str, body: Mapping[str, Json]) -> None:
-        """Append one immutable entry.
+    def write(self, operation_id: str, body: Body) -> None:
+        """Append one immutable entry. When this returns, it is stored.
 
+        :param operation_id: empty for what is about the whole cluster.
         :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
         """
 

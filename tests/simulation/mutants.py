@@ -24,6 +24,7 @@ from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import _cleanup as cleanup
 from airflow_provider_dpone.routes.cluster_refresh import _common as common
+from airflow_provider_dpone.routes.cluster_refresh import _evidence as evidence
 from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
 from airflow_provider_dpone.routes.cluster_refresh import _resolve as resolve
 from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
@@ -368,7 +369,107 @@ def abandon_what_was_dispatched() -> Iterator[None]:
         yield
 
 
-MUTANTS: Mapping[str, Mutant] = {
+@contextmanager
+def move_on_before_evidence() -> Iterator[None]:
+    """The intent of a compare-and-swap is written when its outcome is known."""
+    real_intent, real_outcome = evidence.write_intent, evidence.note_outcome
+    pending: dict[str, tuple[Any, ...]] = {}
+
+    def intent(ports: Any, record: Any, write_id: str, before: Any) -> None:
+        pending[write_id] = (ports, record, write_id, before)
+
+    def outcome(ports: Any, record: Any, write_id: str, result: Any) -> None:
+        real_intent(*pending.pop(write_id))
+        real_outcome(ports, record, write_id, result)
+
+    with (
+        mock.patch.object(common, "write_intent", intent),
+        mock.patch.object(stage, "write_intent", intent),
+        mock.patch.object(common, "note_outcome", outcome),
+        mock.patch.object(stage, "note_outcome", outcome),
+    ):
+        yield
+
+
+@contextmanager
+def commit_before_the_proof_is_written() -> Iterator[None]:
+    """What every replica shows is written down after COMMITTED, with the other notes."""
+    real = evidence.write_down
+
+    def down(ports: Any, stored: Any, decided: Any, *more: Any) -> Any:
+        return more[-1] if isinstance(decided, decide.Commit) else real(ports, stored, decided, *more)
+
+    with mock.patch.object(publish, "write_down", down):
+        yield
+
+
+@contextmanager
+def receipt_after_the_record_left_committed() -> Iterator[None]:
+    """The target is freed first, and the proof of the publication is written then."""
+    real_write, real_send = common.write, common.send_once
+
+    def write(ports: Any, stored: Any, record: Any) -> Any:
+        written = real_write(ports, stored, record)
+        if stored.record.phase is Phase.COMMITTED:
+            evidence.write_receipt(ports, stored)
+        return written
+
+    def send(ports: Any, stored: Any, *more: Any) -> Any:
+        written = real_send(ports, stored, *more)
+        if stored.record.phase is Phase.COMMITTED:
+            evidence.write_receipt(ports, stored)
+        return written
+
+    with (
+        # The publish task's own copy is only a note, which may be missing.
+        mock.patch.object(publish, "note", return_value=False),
+        mock.patch.object(cleanup, "write_receipt"),
+        mock.patch.object(cleanup, "write", write),
+        mock.patch.object(cleanup, "send_once", send),
+    ):
+        yield
+
+
+@contextmanager
+def prepare_before_the_content_is_written() -> Iterator[None]:
+    """What was staged is written down after PREPARED."""
+    real = stage._Stage._staged
+
+    def staged(self: Any, loaded: Any, content: Any) -> Any:
+        return replace(real(self, loaded, content), attempt="later")
+
+    with mock.patch.object(stage._Stage, "_staged", staged):
+        yield
+
+
+@contextmanager
+def look_again_between_permit_and_send() -> Iterator[None]:
+    """One more look after the permit was claimed, to be on the safe side."""
+    real = sim.Worker.claim
+
+    def claim(self: Any, *arguments: Any) -> Any:
+        result = real(self, *arguments)
+        if isinstance(result, Claimed):
+            self.observe([])
+        return result
+
+    with mock.patch.object(sim.Worker, "claim", claim):
+        yield
+
+
+TRAIL_MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        move_on_before_evidence,
+        commit_before_the_proof_is_written,
+        receipt_after_the_record_left_committed,
+        prepare_before_the_content_is_written,
+        look_again_between_permit_and_send,
+    )
+}
+"""Bugs that only the trail shows."""
+
+MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
     mutant.__name__: mutant
     for mutant in (
         catalogs_before_the_receipt,

@@ -7,11 +7,11 @@ before or after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
-from airflow_provider_dpone.publication.canonical import Json, digest
+from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import target_key
@@ -21,6 +21,7 @@ from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord, encode
 from airflow_provider_dpone.publication.statement import Drop, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Body, CandidateIntent, PermitUnused
 from airflow_provider_dpone.routes.ports import (
     Attempt,
     Claimed,
@@ -73,7 +74,19 @@ def _unavailable(what: str) -> Stopped:
 class SimEvidence:
     """A durable trail. It outlives its workers."""
 
-    entries: list[tuple[str, str, Mapping[str, Json]]] = field(default_factory=list)
+    entries: list[tuple[str, Body]] = field(default_factory=list)
+    meant: set[str] = field(default_factory=set)
+    """The UUIDs of the candidates that any entry means to create."""
+    senders: dict[str, Worker] = field(default_factory=dict)
+    """Who sent the statement with a token."""
+    broken: list[str] = field(default_factory=list)
+    """What no worker may do, whatever comes of it."""
+
+    def append(self, operation_id: str, body: Body) -> None:
+        """Keep an entry."""
+        self.entries.append((operation_id, body))
+        if isinstance(body, CandidateIntent):
+            self.meant.add(body.uuid)
 
 
 @dataclass(slots=True)
@@ -86,11 +99,17 @@ class Worker:
     nonce: Callable[[], int]
     lines: list[str] = field(default_factory=list)
     dead: bool = False
+    unwritten: set[str] = field(default_factory=set)
+    """Kinds of entries that the trail refused."""
+    since_permit: list[str] | None = None
+    """The calls since a permit was claimed and verified."""
 
     def call(self, name: str) -> Fault:
         """Pass a point. A dead process never comes back from one."""
         if self.dead:
             raise Killed
+        if self.since_permit is not None:
+            self.since_permit.append(name)
         fault = self.choose(name)
         if fault is Fault.KILL_BEFORE:
             self.dead = True
@@ -139,6 +158,7 @@ class Worker:
         if not isinstance(result, Stored):
             return result
         self.world.permits.append((record.target_key, record.dispatch_epoch))
+        self.since_permit = []
         permit = Permit(token=token, epoch=record.dispatch_epoch, write_id=write_id)
         return Claimed(result.stored, permit, self.world.inventory.digest)
 
@@ -175,6 +195,10 @@ class Worker:
     def send(self, permit: Permit, statement: Statement, token: str) -> Reply:
         fault = self.call("send")
         permit.use(token)
+        between, self.since_permit = (self.since_permit or [])[:-1], None
+        if between:
+            self.trail.broken.append(f"{between} stands between a verified permit and its send")
+        self.trail.senders[token] = self
         self.world.sent.append((token, statement))
         match fault:
             case Fault.REFUSED | Fault.UNSENT:
@@ -225,27 +249,25 @@ class EvidencePort:
 
     worker: Worker
 
-    def write(self, operation_id: str, kind: str, body: Mapping[str, Json]) -> None:
-        fault = self.worker.call(f"evidence {kind}")
+    def write(self, operation_id: str, body: Body) -> None:
+        fault = self.worker.call(f"evidence {body.kind}")
         if fault in (Fault.REFUSED, Fault.UNSENT, Fault.LATE):
+            self.worker.unwritten.add(body.kind)
             raise Stopped(Stop(Code.EVIDENCE_UNAVAILABLE, "evidence: no answer"))
-        self.worker.trail.entries.append((operation_id, kind, body))
+        self.worker.trail.append(operation_id, body)
         if fault is Fault.LOST:
             raise Stopped(Stop(Code.EVIDENCE_UNAVAILABLE, "evidence: no answer"))
         self.worker.after(fault)
 
     def intents(self, operation_id: str) -> Sequence[Intent]:
         return [
-            Intent(operation_id, Attempt(str(body["attempt"]), str(body["table"]), str(body["uuid"])))
-            for operation, kind, body in self.worker.trail.entries
-            if operation == operation_id and kind == "intent"
+            Intent(operation_id, Attempt(body.attempt, body.table, body.uuid))
+            for operation, body in self.worker.trail.entries
+            if operation == operation_id and isinstance(body, CandidateIntent)
         ]
 
     def permit_unused(self, operation_id: str, epoch: int, write_id: str) -> bool:
-        return any(
-            (operation, kind, body) == (operation_id, "permit-unused", {"epoch": epoch, "write_id": write_id})
-            for operation, kind, body in self.worker.trail.entries
-        )
+        return (operation_id, PermitUnused(epoch, write_id)) in self.worker.trail.entries
 
 
 @dataclass(slots=True)

@@ -17,11 +17,13 @@ from greenlet import greenlet  # type: ignore[import-untyped]
 
 from airflow_provider_dpone.publication.decide import Guards
 from airflow_provider_dpone.publication.explain import explain as explain_facts
-from airflow_provider_dpone.publication.identity import TaskIdentity
+from airflow_provider_dpone.publication.identity import TaskIdentity, candidate_parts
+from airflow_provider_dpone.publication.orphans import FoundTable, Orphan, Why, find_orphans
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Owner, Phase
+from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Owner, Phase, decode, is_rollback
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import CandidateIntent
 from airflow_provider_dpone.routes.cluster_refresh import (
     CleanupRequest,
     OperatorRequest,
@@ -31,8 +33,10 @@ from airflow_provider_dpone.routes.cluster_refresh import (
     Waits,
     abandon,
     cleanup,
+    drop_orphan,
     publish,
     resolve,
+    rollback,
     stage,
 )
 from airflow_provider_dpone.routes.ports import Ports
@@ -46,7 +50,8 @@ from tests.simulation.ports import (
     SimStaging,
     Worker,
 )
-from tests.simulation.world import CONTROL, USER, Table, World
+from tests.simulation.trail import TrailOracle
+from tests.simulation.world import AUTHORITY, CONTROL, USER, Table, World
 
 SITE = Site(TARGET, USER, CONTROL)
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
@@ -78,6 +83,9 @@ class Chooser(Protocol):
 
     def operator(self) -> bool:
         """Whether an operator runs a command on the target now."""
+
+    def way(self) -> bool:
+        """Whether that is a command that operators begin themselves: a rollback, or the drop of an orphan."""
 
 
 @dataclass(slots=True)
@@ -113,6 +121,9 @@ class Calm:
     def operator(self) -> bool:
         return len(self.points) in self.operators
 
+    def way(self) -> bool:
+        return False
+
 
 @dataclass(slots=True)
 class Seeded:
@@ -124,6 +135,7 @@ class Seeded:
     strangers: float = 0.0
     twins: float = 0.0
     operators: float = 0.0
+    ways: float = 0.0
     focus: int | None = None
     """The one kind of cluster event that most of this history's events are."""
 
@@ -135,6 +147,9 @@ class Seeded:
 
     def operator(self) -> bool:
         return self.operators > 0 and self.random.random() < self.operators
+
+    def way(self) -> bool:
+        return self.ways > 0 and self.random.random() < self.ways
 
     def fault(self, point: str) -> Fault:
         if self.random.random() >= self.rate:
@@ -205,6 +220,7 @@ class History:
     operations: int = 2
     overlap: bool = False
     first: bool = False
+    retention: int = 0
     world: World = field(init=False)
     trail: SimEvidence = field(init=False)
     ops: list[Operation] = field(init=False)
@@ -214,12 +230,15 @@ class History:
     healing: bool = False
     strangers: set[str] = field(default_factory=set)
     operator_stops: list[Stop] = field(default_factory=list)
+    judge_trail: bool = True
+    oracle: TrailOracle = field(init=False)
 
     def __post_init__(self) -> None:
         self.world = World(self.replicas)
         if not self.first:
             self.world.seed(TARGET.table, OLD)
         self.trail = SimEvidence()
+        self.oracle = TrailOracle(self.world, self.trail)
         self.ops = [Operation(n) for n in range(self.operations)]
         self.running = []
 
@@ -231,8 +250,17 @@ class History:
             self._start(op)
             while self.running and not self.overlap:
                 self._step()
+            if not self.overlap and self.chooser.way():
+                # Between two runs, while what the last one replaced is kept; two people may have the same idea.
+                self._start_operator()
+                if self.chooser.twin():
+                    self._start_operator(twin=True)
         while self.running:
             self._step()
+        if self.chooser.way():
+            self._start_operator()
+            while self.running:
+                self._step()
         self._heal()
 
     def _heal(self) -> None:
@@ -268,6 +296,15 @@ class History:
             while self.running:
                 self._step()
             self._repair_by_hand()
+            stored = self.world.stored(KEY)
+            if (
+                stored is not None
+                and stored.record.phase is Phase.COMMITTED
+                and is_rollback(stored.record.owner)
+            ):
+                self._start_operator()
+                while self.running:
+                    self._step()
         stored = self.world.stored(KEY)
         if stored is None:
             return
@@ -298,24 +335,56 @@ class History:
                 case Rename(_, _, source, target):
                     tables[target] = tables.pop(source)
 
-    def _start_operator(self) -> None:
+    def _start_operator(self, *, twin: bool = False) -> None:
         """An operator looks at the record and runs the command that it calls for."""
-        stored = self.world.stored(KEY)
-        if stored is None or any(a.operation is None for a in self.running):
+        if not twin and any(a.operation is None for a in self.running):
             return
-        command = abandon if stored.record.phase is Phase.PREPARED else resolve
         worker = Worker(self.world, self.trail, self._choose, self._nonce)
-        request = OperatorRequest("simulated", stored.record.operation_id)
+        command = self._way_on(worker)
+        if command is None:
+            return
 
         def body() -> Any:
             try:
-                return command(self._ports(worker), SITE, request, WAITS)
+                return command()
             except Stopped as stopped:
                 return stopped.stop
             except Killed:
                 return None
 
         self.running.append(Attempt(None, worker, greenlet(body)))
+
+    def _way_on(self, worker: Worker) -> Callable[[], Any] | None:
+        """Return the command that an operator runs now, if there is anything to do."""
+        stored = self.world.stored(KEY)
+        ports = self._ports(worker)
+        if not self.healing and self.chooser.way():
+            left = [one for one in leftovers(self.world, self.trail) if one.why is Why.LEFT]
+            if left and self.chooser.order(2):
+                return lambda: drop_orphan(ports, SITE, left[0], OperatorRequest("simulated"), WAITS)
+            if stored is None:
+                return None
+            record = stored.record
+            undone = record.owner.run_id if is_rollback(record.owner) else record.operation_id
+            if record.ended or record.published or is_rollback(record.owner):
+                return partial(self._roll_back, ports, undone)
+        if stored is None:
+            return None
+        record = stored.record
+        if record.phase is Phase.COMMITTED and is_rollback(record.owner):
+            return partial(self._roll_back, ports, record.owner.run_id)
+        request = OperatorRequest("simulated", record.operation_id)
+        command = abandon if record.phase is Phase.PREPARED else resolve
+        return lambda: command(ports, SITE, request, WAITS)
+
+    def _roll_back(self, ports: Ports, undone: str) -> Any:
+        done = rollback(ports, SITE, OperatorRequest("simulated", undone), WAITS)
+        stored = self.world.stored(KEY)
+        if stored is not None and stored.record.operation_id == done.operation_id:
+            for alias, replica in self.world.replicas.items():
+                if replica.tables[TARGET.table].uuid != done.uuid:
+                    raise Broken(f"a rollback was called done, but {alias} does not have the table")
+        return done
 
     def _start(self, op: Operation) -> None:
         self._start_attempt(op, twin=False)
@@ -406,7 +475,10 @@ class History:
     def _stage(self, op: Operation, ports: Ports, worker: Worker) -> StageReceipt:
         identity = TaskIdentity("airflow", "dag", f"run{op.index}", "stage", -1, "0")
         request = StageRequest(
-            identity, Owner("dag", f"run{op.index}", "stage", -1), order_key=f"{op.index:04d}"
+            identity,
+            Owner("dag", f"run{op.index}", "stage", -1),
+            order_key=f"{op.index:04d}",
+            retention=self.retention,
         )
         content = f"new{op.index}"
         return stage(ports, SimStaging(worker, 10 + op.index, content), SITE, request, WAITS)
@@ -457,7 +529,7 @@ class History:
             if isinstance(applied.statement, Drop) and applied.removed is not None:
                 self._judge_drop(applied.alias, applied.removed)
         live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
-        known = {OLD.uuid} | {str(body["uuid"]) for _, kind, body in self.trail.entries if kind == "intent"}
+        known = self.trail.meant | {OLD.uuid}
         for alias, table in live.items():
             if table is None:
                 if not self.first:
@@ -475,6 +547,9 @@ class History:
             raise Broken("a swap was sent twice for one operation")
         if len(set(world.permits)) != len(world.permits):
             raise Broken("two permits for one epoch")
+        if self.judge_trail:
+            for problem in self.oracle.problems():
+                raise Broken(problem)
         if (stored := world.stored(KEY)) is not None:
             record = stored.record
             # Not the record's own word for it, which a planted bug may have changed.
@@ -487,6 +562,8 @@ class History:
             closed = {s.uuid for s in record.settled if s.outcome is Phase.ABORTED}
             if record.phase is Phase.ABORTED:
                 closed.add(record.desired.uuid)
+            # What was published before a rollback to it was given up may go live by the next one.
+            closed -= {s.uuid for s in record.settled if s.outcome in PUBLISHED_PHASES} | {OLD.uuid}
             if any(table is not None and table.uuid in closed for table in live.values()):
                 raise Broken("recorded as not published, but its data went live")
 
@@ -525,6 +602,9 @@ class History:
 
     def _judge_end(self) -> None:
         """After the faults are gone, every operation has an end, or a hold that is named and safe."""
+        if self.judge_trail:
+            for problem in self.oracle.problems_at_the_end():
+                raise Broken(problem)
         stored = self.world.stored(KEY)
         if stored is None:
             if any(op.staged for op in self.ops):
@@ -534,10 +614,15 @@ class History:
         if record.ended:
             return
         if record.phase is Phase.COMMITTED:
+            if is_rollback(record.owner):
+                return
             raise Broken("a committed publication did not end though nothing is in its way")
         holder = next(
             (op for op in self.ops if op.staged and op.staged.operation_id == record.operation_id), None
         )
+        if holder is None and is_rollback(record.owner):
+            # Its command was interrupted: the same command, or another one of the operator's, goes on.
+            return
         if holder is None:
             # Its stage task was lost after PREPARED: a later run supersedes it, a retry resumes it.
             if record.phase is not Phase.PREPARED:
@@ -575,10 +660,37 @@ def seeded(seed: int) -> History:
             rate=rnd.choice([0.0, 0.02, 0.06, 0.12]),
             noise=rnd.choice([0.05, 0.12, 0.3, 0.5]),
             strangers=rnd.choice([0.0, 0.0, 0.2]),
-            operators=rnd.choice([0.0, 0.0, 0.02, 0.1]),
+            operators=(operators := rnd.choice([0.0, 0.0, 0.02, 0.1])),
+            ways=rnd.choice([0.0, 0.8]) if operators else 0.0,
         ),
         replicas=rnd.choice([2, 2, 3]),
         operations=rnd.choice([1, 2, 3]),
         overlap=rnd.random() < 0.5,
         first=rnd.random() < 0.3,
+        retention=rnd.choice([0, 1_000]) if operators else 0,
     )
+
+
+def leftovers(world: World, trail: SimEvidence) -> tuple[Orphan, ...]:
+    """What no record needs, as a look at the simulated replicas shows it."""
+    operations = {
+        body.uuid: operation for operation, body in trail.entries if isinstance(body, CandidateIntent)
+    }
+    tables = [
+        FoundTable(
+            alias,
+            TARGET.database,
+            name,
+            table.uuid,
+            AUTHORITY,
+            operations.get(table.uuid),
+            table.rows,
+            False,
+            0,
+        )
+        for alias, replica in world.replicas.items()
+        for name, table in replica.tables.items()
+        if candidate_parts(name)
+    ]
+    records = [decode(row) for row, _ in world.rows.values()]
+    return find_orphans(tables, records, authority_ids=(AUTHORITY,), unreadable_keys=(), now=int(world.now))

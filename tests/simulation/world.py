@@ -43,8 +43,12 @@ class Table:
 
 @dataclass(slots=True)
 class Replica:
-    """One server: its names, and whether it is reachable and works on the queue."""
+    """One server: its names, and whether it is reachable and works on the queue.
 
+    :ivar host: how the cluster's definition and the queue call it, whatever its number is.
+    """
+
+    host: str
     tables: dict[str, Table] = field(default_factory=dict)
     up: bool = True
     paused: bool = False
@@ -52,7 +56,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Entry:
-    """One entry of the distributed-DDL queue."""
+    """One entry of the distributed-DDL queue; its hosts are those that were listed when it was sent."""
 
     name: str
     statement: Statement
@@ -80,7 +84,10 @@ class World:
     sequence: int = 0
     inventory: Inventory = field(init=False)
     replicas: dict[str, Replica] = field(init=False)
+    removed: list[Replica] = field(init=False)
     rows: dict[str, tuple[Row, int]] = field(default_factory=dict)
+    stores: list[tuple[Row | None, Row, int]] = field(default_factory=list)
+    """Every change of a row: what was there before, what is there now, its version."""
     queue: list[Entry] = field(default_factory=list)
     entries: int = 0
     late: list[Callable[[], None]] = field(default_factory=list)
@@ -93,7 +100,18 @@ class World:
     def __post_init__(self) -> None:
         members = tuple(Member(1, n, f"host{n}", 9000, True) for n in range(1, self.replica_count + 1))
         self.inventory = Inventory("analytics", members)
-        self.replicas = {alias: Replica() for alias in self.inventory.aliases}
+        self.replicas = {member.alias: Replica(member.host_name) for member in members}
+        self.removed: list[Replica] = []
+
+    def remove(self, alias: str) -> Replica:
+        """Take a replica out of the cluster's definition and its tables out of Keeper; those behind it move up."""
+        gone = self.replicas.pop(alias)
+        self.removed.append(gone)
+        left = list(self.replicas.values())
+        members = tuple(Member(1, n, r.host, 9000, True) for n, r in enumerate(left, start=1))
+        self.inventory = Inventory("analytics", members)
+        self.replicas = dict(zip(self.inventory.aliases, left, strict=True))
+        return gone
 
     def seed(self, name: str, table: Table) -> None:
         """Give every replica a table, as if it had been there before."""
@@ -110,16 +128,19 @@ class World:
     def enqueue(self, statement: Statement, token: str) -> None:
         """Append an entry, as the initiator does with one create in Keeper."""
         self.entries += 1
-        hosts: dict[str, HostState] = dict.fromkeys(self.replicas, "waiting")
+        hosts: dict[str, HostState] = {replica.host: "waiting" for replica in self.replicas.values()}
         self.queue.append(Entry(f"query-{self.entries:010d}", statement, token, hosts))
 
     def work(self, alias: str) -> None:
         """Let a replica's worker take one step: the oldest entry that it has not finished."""
-        replica = self.replicas[alias]
+        self.work_on(alias, self.replicas[alias])
+
+    def work_on(self, alias: str, replica: Replica) -> None:
+        """Let a server's worker take one step, whether the cluster still lists it or not."""
         if not replica.up or replica.paused:
             return
         for entry in self.queue:
-            if entry.hosts[alias] == "finished":
+            if entry.hosts.get(replica.host, "finished") == "finished":
                 continue
             if self.fail_next.get(alias, 0) > 0 and isinstance(entry.statement, Exchange | Rename):
                 self.fail_next[alias] -= 1
@@ -129,10 +150,10 @@ class World:
             if self.crash_before_mark.get(alias, 0) > 0:
                 # The server dies after executing and before marking: it will execute again.
                 self.crash_before_mark[alias] -= 1
-                entry.hosts[alias] = "waiting"
+                entry.hosts[replica.host] = "waiting"
                 return
-            entry.hosts[alias] = "finished"
-            entry.codes[alias] = code
+            entry.hosts[replica.host] = "finished"
+            entry.codes[replica.host] = code
             return
 
     def work_all(self) -> None:
@@ -188,10 +209,12 @@ class World:
             if current is not None:
                 return False
             self.rows[row.target_key] = (row, 0)
+            self.stores.append((None, row, 0))
             return True
         if current is None or (current[0].write_id, current[1]) != expected:
             return False
         self.rows[row.target_key] = (row, current[1] + 1)
+        self.stores.append((current[0], row, current[1] + 1))
         return True
 
     def stored(self, key: str) -> StoredRecord | None:
@@ -224,7 +247,7 @@ class World:
     ) -> ReplicaFacts:
         return ReplicaFacts(
             alias=alias,
-            server=f"server-{alias}",
+            server=f"server-{replica.host}",
             version="26.9.2.1",
             user=USER,
             inventory_digest=self.inventory.digest,
@@ -284,17 +307,17 @@ class World:
         for entry in self.queue:
             if entry.token != token:
                 continue
-            for member in self.inventory.members:
-                finished = entry.hosts[member.alias] == "finished"
-                code = entry.codes.get(member.alias, 0) if finished else None
+            for host, state in entry.hosts.items():
+                finished = state == "finished"
+                code = entry.codes.get(host, 0) if finished else None
                 rows.append(
                     QueueRow(
                         entry=entry.name,
                         query=repr(entry.statement),
                         statement=entry.statement,
                         token=token,
-                        host=member.host_name,
-                        port=member.port,
+                        host=host,
+                        port=9000,
                         status="Finished" if finished else "Inactive",
                         exception_code=code,
                         exception_text=None if code is None else ("" if code == 0 else f"Code: {code}"),

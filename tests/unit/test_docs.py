@@ -27,6 +27,7 @@ from airflow_provider_dpone.cli.definition import commands
 from airflow_provider_dpone.publication import receipt, record
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code
+from airflow_provider_dpone.publication.trail import Proven
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = CHECKOUT / "docs"
@@ -95,7 +96,7 @@ def test_codes_and_phases_that_are_named_exist(page: Path) -> None:
     known = {code.name for code in Code} | {
         code.value.removeprefix("DPONE_CLICKHOUSE_CLUSTER_") for code in Code
     }
-    known |= {code.value for code in Code} | {phase.value for phase in Phase}
+    known |= {code.value for code in Code} | {phase.value for phase in Phase} | set(Proven)
     named = set(re.findall(r"`([A-Z]+_[A-Z_]+|[A-Z]{6,})`", page.read_text()))
     assert named - known - OTHER_CAPITALS == set()
 
@@ -188,6 +189,14 @@ def test_the_demo_says_what_the_readme_shows() -> None:
         # Numbers, names and lists are filled in.
         words = max(re.split(r"[\d,]+|[\[:(]| flights", fact), key=len).strip()
         assert words in demo, fact
+
+
+def test_the_schemas_are_those_of_the_code_and_no_others() -> None:
+    schemas = generate().schemas()
+    files = {file.name: json.loads(file.read_text()) for file in (DOCS / "schemas").iterdir()}
+    assert files == {name: json.loads(schema) for name, schema in schemas.items()}, (
+        "run: python docs/generate.py"
+    )
 
 
 # ---- links

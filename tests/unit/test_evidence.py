@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from airflow_provider_dpone.evidence import location
 from airflow_provider_dpone.evidence.store import EvidenceStore
+from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stopped
+from airflow_provider_dpone.publication.trail import CandidateIntent, CompareAndSwap, PermitUnused
 
 OPERATION = "ab" * 32
 WRITE_ID = "cd" * 16
-INTENT = {"attempt": "a1", "table": "orders__dpone_a1", "uuid": "u1", "database": "mart"}
+INTENT = CandidateIntent("a1", "orders__dpone_a1", "u1", "mart")
+UNUSED = PermitUnused(3, WRITE_ID)
+SWAP = CompareAndSwap(WRITE_ID, Phase.DISPATCHING, 3, 7, "f" * 32)
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -53,7 +58,7 @@ def entries(root: ObjectStoragePath) -> dict[str, Any]:
 
 
 def test_an_intent_is_found_by_another_worker(root: ObjectStoragePath) -> None:
-    store(root).write(OPERATION, "intent", INTENT)
+    store(root).write(OPERATION, INTENT)
     (found,) = store(root, "ti-2").intents(OPERATION)
     assert found.operation_id == OPERATION
     assert (found.attempt.attempt_id, found.attempt.name, found.attempt.uuid) == (
@@ -67,18 +72,18 @@ def test_intents_come_in_the_order_in_which_they_were_meant(root: ObjectStorageP
     times = (datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC) for second in itertools.count())
     for attempt in ("z", "a", "m"):
         EvidenceStore(root, cluster="analytics", writer="w", now=lambda: next(times)).write(
-            OPERATION, "intent", {**INTENT, "attempt": attempt}
+            OPERATION, replace(INTENT, attempt=attempt)
         )
     assert [intent.attempt.attempt_id for intent in store(root).intents(OPERATION)] == ["z", "a", "m"]
 
 
 def test_an_entry_says_what_wrote_it_and_in_which_format(root: ObjectStoragePath) -> None:
-    store(root).write(OPERATION, "intent", INTENT)
+    store(root).write(OPERATION, INTENT)
     ((name, entry),) = entries(root).items()
-    assert entry["schema"] == "dpone.evidence.v1"
+    assert entry["schema"] == "dpone.clickhouse.evidence-intent.v1"
     assert entry["operation_id"] == OPERATION
     assert entry["about"] == {"dag_id": "d"}
-    assert entry["body"] == INTENT
+    assert entry["body"] == asdict(INTENT)
     for part in (OPERATION, "intent", "a1", "ti-1", "000001"):
         assert part in name
 
@@ -86,14 +91,14 @@ def test_an_entry_says_what_wrote_it_and_in_which_format(root: ObjectStoragePath
 def test_no_two_writers_share_a_name_even_with_one_task_instance_id(root: ObjectStoragePath) -> None:
     for writer in (store(root), store(root), store(root, "ti-2")):
         for _ in range(2):
-            writer.write(OPERATION, "compare-and-swap", {"write_id": WRITE_ID})
+            writer.write(OPERATION, SWAP)
     assert len(entries(root)) == 6
 
 
 def test_an_unused_permit_is_proven_by_epoch_and_write_together(root: ObjectStoragePath) -> None:
     evidence = store(root)
     assert not evidence.permit_unused(OPERATION, 3, WRITE_ID)
-    evidence.write(OPERATION, "permit-unused", {"epoch": 3, "write_id": WRITE_ID})
+    evidence.write(OPERATION, UNUSED)
     assert store(root, "ti-2").permit_unused(OPERATION, 3, WRITE_ID)
     assert not evidence.permit_unused(OPERATION, 4, WRITE_ID)
     assert not evidence.permit_unused(OPERATION, 3, "other")
@@ -102,13 +107,13 @@ def test_an_unused_permit_is_proven_by_epoch_and_write_together(root: ObjectStor
 
 def test_an_intent_to_write_is_no_proof_of_an_unused_permit(root: ObjectStoragePath) -> None:
     evidence = store(root)
-    evidence.write(OPERATION, "compare-and-swap", {"epoch": 3, "write_id": WRITE_ID})
+    evidence.write(OPERATION, SWAP)
     assert not evidence.permit_unused(OPERATION, 3, WRITE_ID)
 
 
 def test_clusters_are_kept_apart_and_known(root: ObjectStoragePath) -> None:
     assert not store(root).knows_cluster()
-    store(root, cluster="other/one").write(OPERATION, "intent", INTENT)
+    store(root, cluster="other/one").write(OPERATION, INTENT)
     assert store(root, cluster="other/one").knows_cluster()
     assert not store(root).knows_cluster()
     assert store(root).intents(OPERATION) == []
@@ -122,23 +127,23 @@ def fixed(root: ObjectStoragePath) -> EvidenceStore:
 
 
 def test_the_same_bytes_under_the_same_name_are_success(root: ObjectStoragePath) -> None:
-    fixed(root).write(OPERATION, "intent", INTENT)
-    fixed(root).write(OPERATION, "intent", INTENT)
+    fixed(root).write(OPERATION, INTENT)
+    fixed(root).write(OPERATION, INTENT)
     assert len(entries(root)) == 1
 
 
 def test_other_bytes_under_the_same_name_are_never_written_over(root: ObjectStoragePath) -> None:
-    fixed(root).write(OPERATION, "intent", INTENT)
+    fixed(root).write(OPERATION, INTENT)
     before = entries(root)
     with pytest.raises(Stopped) as caught:
-        fixed(root).write(OPERATION, "intent", {**INTENT, "uuid": "u2"})
+        fixed(root).write(OPERATION, replace(INTENT, uuid="u2"))
     assert caught.value.stop.code is Code.EVIDENCE_UNAVAILABLE
     assert entries(root) == before
 
 
 def test_an_entry_that_was_cut_off_proves_nothing(tmp_path: Path) -> None:
     root = ObjectStoragePath(tmp_path.as_uri())
-    store(root).write(OPERATION, "permit-unused", {"epoch": 3, "write_id": WRITE_ID})
+    store(root).write(OPERATION, UNUSED)
     (path,) = tmp_path.rglob("*.json")
     path.write_bytes(path.read_bytes()[:-5])
     assert not store(root).permit_unused(OPERATION, 3, WRITE_ID)
@@ -146,9 +151,9 @@ def test_an_entry_that_was_cut_off_proves_nothing(tmp_path: Path) -> None:
 
 def test_an_entry_of_a_later_format_is_left_alone(tmp_path: Path) -> None:
     root = ObjectStoragePath(tmp_path.as_uri())
-    store(root).write(OPERATION, "intent", INTENT)
+    store(root).write(OPERATION, INTENT)
     (path,) = tmp_path.rglob("*.json")
-    path.write_text(path.read_text().replace("dpone.evidence.v1", "dpone.evidence.v2"))
+    path.write_text(path.read_text().replace("evidence-intent.v1", "evidence-intent.v2"))
     assert store(root).intents(OPERATION) == []
 
 
@@ -156,7 +161,7 @@ def test_a_folder_that_cannot_be_written_stops_with_our_own_text(tmp_path: Path)
     (tmp_path / "analytics").write_text("a file where a folder should be")
     root = ObjectStoragePath(tmp_path.as_uri())
     with pytest.raises(Stopped) as caught:
-        store(root).write(OPERATION, "intent", INTENT)
+        store(root).write(OPERATION, INTENT)
     assert caught.value.stop.code is Code.EVIDENCE_UNAVAILABLE
     assert str(tmp_path) not in str(caught.value.stop)
 
@@ -193,14 +198,14 @@ class _LostOnClose:
 
 def test_a_lost_reply_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     root = mounted(monkeypatch, BrokenStorage())
-    store(root).write(OPERATION, "intent", INTENT)
+    store(root).write(OPERATION, INTENT)
     assert len(entries(root)) == 1
 
 
 def test_a_lost_write_stops_without_the_storages_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokenStorage, "stores_first", False)
     with pytest.raises(Stopped) as caught:
-        store(mounted(monkeypatch, BrokenStorage())).write(OPERATION, "intent", INTENT)
+        store(mounted(monkeypatch, BrokenStorage())).write(OPERATION, INTENT)
     assert "ConnectionError" in str(caught.value.stop)
     assert "secret-host" not in str(caught.value.stop)
 

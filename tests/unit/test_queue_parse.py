@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_dpone.clickhouse.ddl_queue import (
     DdlQueue,
-    QueueReport,
-    Unfinished,
     parse_statement,
     render,
 )
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
-from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.queue import NotSeen, QueueRow
+from airflow_provider_dpone.publication.queue_report import QueueReport, Unfinished, blockers
+from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
+from tests.unit.builders import ACTIVE, PENDING, in_phase, inventory, observation, queue_row, stored
 
 EXCHANGE = Exchange("analytics", "mart", "orders", "orders__dpone_1")
 RENAME = Rename("analytics", "mart", "orders__dpone_1", "orders")
@@ -107,3 +111,38 @@ def test_what_stands_before_our_entry() -> None:
     before, behind = unfinished("query-0000000009"), unfinished("query-0000000011")
     assert QueueReport(1, (row,), 1, (before, behind)).ahead == (before,)
     assert QueueReport(1, (), None, (before, behind)).ahead == ()
+
+
+def test_what_blocks_a_replica_is_named_without_a_host_and_others_queues_are_no_matter() -> None:
+    of = in_phase(Phase.BOUND)
+    rows = (queue_row(of, 1), queue_row(of, 2, **ACTIVE))
+
+    def unfinished(entry: str, host: str, initiator: str | None = "host1") -> Unfinished:
+        return Unfinished(entry, host, 9000, "Active", 77, False, initiator, 9000)
+
+    report = QueueReport(
+        1,
+        rows,
+        600,
+        (
+            unfinished("query-0000000001", "host1"),
+            unfinished("query-0000000002", "host2"),
+            unfinished("query-0000000003", "host2", "somewhere"),
+            unfinished("query-0000000004", "host9"),
+            unfinished("query-0000000099", "host2"),
+        ),
+    )
+    found = blockers(report, inventory(2))
+    # Replica 1 has finished ours, host9 is no replica, and 99 comes after ours.
+    assert [(b.entry, b.replica, b.since, b.initiator) for b in found] == [
+        ("query-0000000002", "s1/r2", 77, "s1/r1"),
+        ("query-0000000003", "s1/r2", 77, None),
+    ]
+    assert "host" not in str(found)
+
+
+@pytest.mark.parametrize(("newer", "warned"), [(None, False), (499, False), (500, True)])
+def test_people_are_warned_before_the_queue_forgets(newer: int | None, warned: bool) -> None:
+    row = stored(in_phase(Phase.BOUND))
+    told = replace(explain(row, observation(row, PENDING, PENDING), NotSeen()), newer_entries=newer)
+    assert bool(told.warnings) is warned

@@ -335,6 +335,10 @@ def many(count: int) -> list[Watch]:
     ]
 
 
+def _flat(fields: dict[str, str]) -> list[str]:
+    return [text for pair in fields.items() for text in pair]
+
+
 class CountingServer:
     """Answers looks as a server would, and counts them; whatever else is called does not exist."""
 
@@ -372,8 +376,8 @@ class CountingServer:
             for w in self.watches
             if w.target_key in sql
         ]
-        rows_of_parts: list[list[object]] = [[0, "member", m] for m in members]
-        rows_of_parts += [[0, "slot", s] for s in slots]
+        rows_of_parts: list[list[object]] = [[0, "member", _flat(m)] for m in members]
+        rows_of_parts += [[0, "slot", _flat(s)] for s in slots]
         return ReadReply(("replica", "part", "fields"), rows_of_parts, "n1", {})
 
 

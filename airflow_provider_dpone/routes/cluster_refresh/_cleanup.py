@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Literal, assert_never
 
 from airflow_provider_dpone.publication import decide_cleanup as step
 from airflow_provider_dpone.publication import transitions
@@ -20,10 +20,12 @@ from airflow_provider_dpone.publication.receipt import (
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Phase,
+    Retained,
     StoredRecord,
 )
 from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import CleanupStep
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
@@ -33,6 +35,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     send_once,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, write_receipt
 from airflow_provider_dpone.routes.ports import (
     Ports,
 )
@@ -104,6 +107,7 @@ def free_slot(ports: Ports, site: Site, stored: StoredRecord) -> None:
     record = stored.record
     committed_at = record.committed_at or record.changed_at
     moved = transitions.retaining(record, drop_after=committed_at + record.retention, now=committed_at)
+    _write_freed(ports, stored, None)
     if write(ports, stored, moved) is None:
         ports.log(f"{site.target}: another worker freed the slot first.")
 
@@ -167,15 +171,17 @@ def clean(
                 continue
             case step.Retain(drop_after, drop_now):
                 moved = transitions.retaining(record, drop_after=drop_after, now=now)
+                _write_freed(ports, stored, observation)
                 if drop_now:
-                    written = _send_drop(ports, stored, moved, record.candidate, now)
+                    written = _send_drop(ports, stored, moved, record.candidate, now, observation)
                     sent[record.candidate] += 1
                 else:
                     written = write(ports, stored, moved)
             case step.DispatchDrop(item):
-                written = _send_drop(ports, stored, record, item.name, now)
+                written = _send_drop(ports, stored, record, item.name, now, observation)
                 sent[item.name] += 1
             case step.FinishDrop(item):
+                _write_step(ports, stored, "gone", item, observation)
                 ports.log(f"{site.target}: predecessor {item.name} is gone on every replica.")
                 written = write(ports, stored, transitions.dropped(record, item.name, now=now))
             case step.WaitForDrop(_, stop):
@@ -183,6 +189,7 @@ def clean(
                     raise Stopped(stop)
             case step.Keep(items):
                 for item, stop in items:
+                    note(ports, record.operation_id, _step("keep", stored, item, observation, stop))
                     if item.operation_id == operation_id:
                         raise Stopped(stop)
                     ports.log(f"{site.target}: {item.name} is kept for now. {stop.message}")
@@ -207,10 +214,56 @@ def clean(
         stored = written
 
 
+def _write_freed(ports: Ports, stored: StoredRecord, observation: Observation | None) -> None:
+    """Write down the proof of the publication, and that its target is given to the next operation.
+
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``: the record must stay committed.
+    """
+    record = stored.record
+    write_receipt(ports, stored)
+    if (predecessor := record.predecessor) is not None:
+        item = Retained(record.candidate, predecessor, record.changed_at, record.operation_id)
+        _write_step(ports, stored, "free", item, observation)
+
+
+def _write_step(
+    ports: Ports,
+    stored: StoredRecord,
+    step: Literal["free", "drop", "gone"],
+    item: Retained,
+    observation: Observation | None,
+) -> None:
+    ports.evidence.write(stored.record.operation_id, _step(step, stored, item, observation))
+
+
+def _step(
+    step: Literal["free", "drop", "gone", "keep"],
+    stored: StoredRecord,
+    item: Retained,
+    observation: Observation | None,
+    stop: Stop | None = None,
+) -> CleanupStep:
+    seen = observation.replicas.items() if observation is not None else ()
+    return CleanupStep(
+        step=step,
+        table=item.name,
+        uuid=item.generation.uuid,
+        version=stored.version,
+        seen_on=None if observation is None else tuple(a for a, facts in seen if item.name in facts.tables),
+        why=stop.code.name if stop else None,
+    )
+
+
 def _send_drop(
-    ports: Ports, stored: StoredRecord, record: AuthorityRecord, name: str, now: int
+    ports: Ports,
+    stored: StoredRecord,
+    record: AuthorityRecord,
+    name: str,
+    now: int,
+    observation: Observation | None,
 ) -> StoredRecord | None:
     claimed = transitions.dropping(record, name, nonce=ports.random.hex(128), now=now)
-    drop = next(item.drop for item in claimed.retained if item.name == name)
+    item = next(item for item in claimed.retained if item.name == name)
+    _write_step(ports, stored, "drop", item, observation)
     ports.log(f"Dropping the predecessor {name}.")
-    return send_once(ports, stored, claimed, drop, Drop(record.cluster, record.database, name))
+    return send_once(ports, stored, claimed, item.drop, Drop(record.cluster, record.database, name))

@@ -30,6 +30,13 @@ from airflow_provider_dpone.publication.record import (
 )
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import PermitUnused
+from airflow_provider_dpone.routes.cluster_refresh._evidence import (
+    note,
+    note_dispatch,
+    note_outcome,
+    write_intent,
+)
 from airflow_provider_dpone.routes.ports import (
     Claimed,
     Conflict,
@@ -161,7 +168,9 @@ def write(ports: Ports, stored: StoredRecord, record: AuthorityRecord) -> Stored
     """Store ``record``; return ``None`` if another worker wrote first."""
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, stored)
-    match ports.authority.write(stored, record, write_id):
+    result = ports.authority.write(stored, record, write_id)
+    note_outcome(ports, record, write_id, result)
+    match result:
         case Stored(written):
             return written
         case Conflict():
@@ -190,9 +199,10 @@ def send_once(
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, stored)
     permit: Permit | None = None
-    conflict = False
+    result: Claimed | Conflict | OutcomeUnknown | None = None
     try:
-        match ports.authority.claim(stored, record, dispatch.token, write_id):
+        result = ports.authority.claim(stored, record, dispatch.token, write_id)
+        match result:
             case Claimed(claimed, permit, inventory_digest):
                 if inventory_digest != record.inventory_digest and isinstance(statement, Exchange | Rename):
                     raise Stopped(
@@ -203,16 +213,22 @@ def send_once(
                     )
                 reply = ports.queue.send(permit, statement, dispatch.token)
             case Conflict():
-                conflict = True
                 return None
             case OutcomeUnknown(why):
                 raise Stopped(cas_unknown(record, why))
     finally:
         # The permit itself is asked, last: whatever raised in between, it knows whether a byte may have left.
-        if not conflict and (permit is None or not permit.used):
-            _note_unused(ports, record, dispatch, write_id)
+        if permit is None or not permit.used:
+            # First what gives the slot back, then what only tells.
+            if not isinstance(result, Conflict):
+                _note_unused(ports, record, dispatch, write_id)
+            if result is not None:
+                note_outcome(ports, record, write_id, result)
     if reply.refused:
         _note_unused(ports, record, dispatch, write_id)
+    note_dispatch(ports, record, dispatch, statement, write_id, reply)
+    note_outcome(ports, record, write_id, result)
+    if reply.refused:
         # That a disarming was refused says nothing about the swap, which may have been sent.
         if record.phase is Phase.DISPATCHING and not record.disarming:
             _rearm(ports, claimed)
@@ -240,25 +256,7 @@ def _rearm(ports: Ports, claimed: StoredRecord) -> None:
 
 
 def _note_unused(ports: Ports, record: AuthorityRecord, dispatch: Dispatch, write_id: str) -> None:
-    try:
-        ports.evidence.write(
-            record.operation_id, "permit-unused", {"epoch": dispatch.epoch, "write_id": write_id}
-        )
-    except Stopped as stopped:
-        ports.log(f"That nothing was sent could not be written down: {stopped.stop.message}")
-
-
-def write_intent(ports: Ports, record: AuthorityRecord, write_id: str, before: StoredRecord | None) -> None:
-    ports.evidence.write(
-        record.operation_id,
-        "compare-and-swap",
-        {
-            "phase": record.phase.value,
-            "epoch": record.dispatch_epoch,
-            "write_id": write_id,
-            "from_version": before.version if before else None,
-        },
-    )
+    note(ports, record.operation_id, PermitUnused(dispatch.epoch, write_id))
 
 
 def cas_unknown(record: AuthorityRecord, why: str) -> Stop:
@@ -297,7 +295,10 @@ def read_dispatch(
             )
         )
     sequence, rows = queue.read(dispatch.token)
-    return read_queue(rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory)
+    gone = sum(replica.epoch >= dispatch.epoch for replica in record.retired)
+    return read_queue(
+        rows, sequence=sequence, dispatch=dispatch, statement=statement, inventory=inventory, gone=gone
+    )
 
 
 def require_record(observation: Observation, target: Target) -> StoredRecord:

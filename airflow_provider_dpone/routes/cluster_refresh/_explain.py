@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_dpone.publication.explain import Explanation, live_state
 from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import NotSeen, QueueState
+from airflow_provider_dpone.publication.queue_report import blockers
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh._common import Site, read_dispatch, swap
-from airflow_provider_dpone.routes.ports import Catalog, DdlQueue, Evidence
+from airflow_provider_dpone.routes.ports import Catalog, DdlQueue, Evidence, QueueReports
 
 _LOOKS = 5
 
 
-def explain(catalog: Catalog, queue: DdlQueue, evidence: Evidence, site: Site) -> Explanation:
+def explain(
+    catalog: Catalog, queue: DdlQueue, evidence: Evidence, site: Site, reports: QueueReports | None = None
+) -> Explanation:
     """Explain one target from a fresh look.
 
+    :param reports: tells what stands before the operation's entry in the queue, and how much behind it.
     :raises Stopped: the cluster, the queue or the evidence can't be read; ``CAS_CONFLICT``: the operation
         moves too fast to be explained.
     """
@@ -33,9 +37,25 @@ def explain(catalog: Catalog, queue: DdlQueue, evidence: Evidence, site: Site) -
         record = stored.record
         seen = catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
         if seen.record == stored:
-            return explain_facts(stored, seen, state, read_at=first.sequence, permit_unused=unused)
+            told = explain_facts(stored, seen, state, read_at=first.sequence, permit_unused=unused)
+            return told if reports is None else _with_queue(told, reports, catalog, record)
         # It moved while it was looked at: what was read does not belong together.
     raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: the record moves while it is looked at."))
+
+
+def _with_queue(
+    told: Explanation, reports: QueueReports, catalog: Catalog, record: AuthorityRecord
+) -> Explanation:
+    """Add what stands before and behind the operation's entry, as long as something waits for it."""
+    dispatch = record.disarm if record.disarming else record.publication
+    if (
+        not told.held
+        or dispatch is None
+        or record.phase not in (Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL)
+    ):
+        return told
+    report = reports.report(dispatch.token)
+    return replace(told, blocked=blockers(report, catalog.inventory), newer_entries=report.newer_entries)
 
 
 def _queue(

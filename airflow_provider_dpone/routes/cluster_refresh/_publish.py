@@ -32,6 +32,7 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Classification, StoredReceipt
 from airflow_provider_dpone.publication.watch import SeenOutcome
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
@@ -48,6 +49,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     swap,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, write_down
 from airflow_provider_dpone.routes.ports import (
     Ports,
 )
@@ -153,6 +155,8 @@ class _Publication:
     replayed: bool = True
     observe_only: bool = False
     doubted: bool = False
+    written: Classification | None = None
+    """The classification that this call wrote down last."""
 
     def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
@@ -195,6 +199,7 @@ class _Publication:
                 if (failed := self._read(decided)) is None:
                     continue
                 decided = step.Wait(failed)
+            self.written = write_down(ports, self.stored, decided, self.observation, self.queue, self.written)
             match decided:
                 case step.DispatchSwap():
                     self._dispatch()
@@ -221,6 +226,8 @@ class _Publication:
                     if self._move(moved):
                         self.replayed = False
                         ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
+                        # With what this look warns of; whoever moves the record on writes its own before.
+                        note(ports, record.operation_id, StoredReceipt(self.stored.version, self._receipt()))
                 case step.Wait(stop):
                     pause = outcome_pause
                     if record.phase is Phase.PREPARED:
@@ -252,7 +259,7 @@ class _Publication:
                 case step.Hold(stop):
                     raise Stopped(stop)
                 case step.Done():
-                    return publication_receipt(record, replayed=self.replayed, warnings=self._warnings())
+                    return self._receipt()
                 case _:
                     assert_never(decided)
 
@@ -384,6 +391,9 @@ class _Publication:
         self.observation, self.queue = None, None
         # Whoever records the proof: it was this task that sent the statement.
         self.replayed = False
+
+    def _receipt(self) -> PublicationReceipt:
+        return publication_receipt(self.stored.record, replayed=self.replayed, warnings=self._warnings())
 
     def _warnings(self) -> tuple[str, ...]:
         if self.observation is None:

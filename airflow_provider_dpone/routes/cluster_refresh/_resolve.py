@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_provider_dpone.publication import decide_resolve as step
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.decide import (
     Commit,
     Hold,
@@ -25,9 +23,12 @@ from airflow_provider_dpone.publication.decide_resolve import (
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
-from airflow_provider_dpone.publication.statement import Rename
+from airflow_provider_dpone.publication.receipt import publication_receipt
+from airflow_provider_dpone.publication.record import AuthorityRecord, Dispatch, Phase, StoredRecord
+from airflow_provider_dpone.publication.retire import already_retired, not_retirable, without
+from airflow_provider_dpone.publication.statement import Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Classification, OperatorAction, StoredReceipt
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -40,7 +41,8 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     swap,
     write,
 )
-from airflow_provider_dpone.routes.ports import Ports
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, write_down
+from airflow_provider_dpone.routes.ports import Evidence, Ports
 
 MAX_REASON = 500
 """Longest reason of an operator, in characters."""
@@ -52,11 +54,13 @@ class OperatorRequest:
 
     :ivar reason: why, for those who read the evidence later.
     :ivar operation: the beginning of the operation's id that is meant; ``None``: whichever holds the target.
+    :ivar retire: admitted replicas that are gone for ever, by their aliases at admission (``s1/r2``).
     :raises ValueError: no reason, or one that is too long.
     """
 
     reason: str
     operation: str | None = None
+    retire: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.reason.strip() or len(self.reason) > MAX_REASON:
@@ -69,12 +73,14 @@ class Ended:
 
     :ivar changed: the command changed the record; ``False`` if there was nothing to do.
     :ivar kept: the table that holds the data that did not go live, if there is one.
+    :ivar retired: replicas that the operation was admitted with and ended without.
     """
 
     operation_id: str
     phase: Phase
     changed: bool
     kept: str | None
+    retired: tuple[str, ...] = ()
 
 
 def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
@@ -84,10 +90,10 @@ def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
     """
     observation, _ = observe_admitted(ports, site, [site.target.table], waits)
     stored = require_record(observation, site.target)
-    _require_operation(stored.record, request)
+    require_operation(stored.record, request)
     if stop := not_abandonable(stored.record):
         raise Stopped(stop)
-    _audit(ports, stored, request, "abandon")
+    audit(ports, stored, request, "abandon")
     written = write(ports, stored, transitions.aborted(stored.record, now=observation.server_time))
     if written is None:
         raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
@@ -107,8 +113,50 @@ def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
     """
     observation, _ = observe_admitted(ports, site, [site.target.table], waits)
     stored = require_record(observation, site.target)
-    _require_operation(stored.record, request)
-    return _Resolve(ports, site, request, waits, stored, observation.sequence).run()
+    require_operation(stored.record, request)
+    changed = False
+    if request.retire and not _settled_already(stored.record):
+        changed, stored, read_at = _retire(ports, site, request, stored, observation)
+    else:
+        read_at = observation.sequence
+    return _Resolve(ports, site, request, waits, stored, read_at, changed=changed).run()
+
+
+def _settled_already(record: AuthorityRecord) -> bool:
+    return record.ended or record.published or record.phase is Phase.PREPARED
+
+
+def _retire(
+    ports: Ports, site: Site, request: OperatorRequest, stored: StoredRecord, observation: Observation
+) -> tuple[bool, StoredRecord, int]:
+    """Leave replicas out that are gone for ever, by one compare-and-swap, where the others prove all that it takes.
+
+    :returns: whether the record was changed, the record, and the order of the read that showed it.
+    :raises Stopped: the condition that is missing; nothing was changed.
+    """
+    record = stored.record
+    if already_retired(record, observation, request.retire):
+        return False, stored, observation.sequence
+    left = without(record, observation, request.retire)
+    if isinstance(left, Stop):
+        raise Stopped(left)
+    dispatch, statement = _statement(left)
+    queue = None
+    if dispatch.receipt is None:
+        queue = read_dispatch(ports.queue, ports.catalog.inventory, left, dispatch, statement)
+    seen = ports.catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
+    left = without(record, seen, request.retire)
+    if isinstance(left, Stop):
+        raise Stopped(left)
+    if stop := not_retirable(stored, left, seen, queue):
+        raise Stopped(stop)
+    audit(ports, stored, request, "resolve", f"retire {', '.join(request.retire)}")
+    written = write(ports, stored, left)
+    if written is None:
+        raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
+    ports.log(f"{site.target}: {', '.join(request.retire)} is gone for ever; the others stand for all.")
+    # The swap is judged by catalogs that are read after this look.
+    return True, written, seen.sequence
 
 
 @dataclass(slots=True)
@@ -125,6 +173,7 @@ class _Resolve:
     queue: QueueState | None = None
     sent: int = 0
     changed: bool = False
+    written: Classification | None = None
     operation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -148,6 +197,7 @@ class _Resolve:
             decided = decide_resolution(
                 Resolution(self.stored, self.read_at, self.observation, self.queue, self.sent)
             )
+            self.written = write_down(ports, self.stored, decided, self.observation, self.queue, self.written)
             match decided:
                 case ReadCatalogs():
                     self._observe()
@@ -167,6 +217,8 @@ class _Resolve:
                         ),
                         "commit",
                     )
+                    proof = publication_receipt(self.stored.record, replayed=False)
+                    note(ports, self.operation_id, StoredReceipt(self.stored.version, proof))
                 case step.Disarm():
                     self._disarm()
                 case step.StoreDisarmed(entry, query_digest, receipt):
@@ -187,7 +239,13 @@ class _Resolve:
                     raise Stopped(stop)
                 case step.Resolved():
                     kept = [r.name for r in record.retained if r.generation == record.desired]
-                    return Ended(record.operation_id, record.phase, self.changed, kept[0] if kept else None)
+                    return Ended(
+                        record.operation_id,
+                        record.phase,
+                        self.changed,
+                        kept[0] if kept else None,
+                        tuple(replica.alias for replica in record.retired),
+                    )
                 case _:
                     assert_never(decided)
 
@@ -206,21 +264,18 @@ class _Resolve:
 
     def _read_queue(self) -> None:
         record = self.stored.record
-        dispatch = record.disarm if record.disarming else record.publication
-        if dispatch is None:
-            raise ValueError("a dispatched record has a dispatch")
-        statement = _park(record) if record.disarming else swap(record)
+        dispatch, statement = _statement(record)
         self.queue = read_dispatch(
             self.ports.queue, self.ports.catalog.inventory, record, dispatch, statement
         )
 
     def _move(self, record: AuthorityRecord, what: str) -> None:
-        _audit(self.ports, self.stored, self.request, "resolve", what)
+        audit(self.ports, self.stored, self.request, "resolve", what)
         self._go_on(write(self.ports, self.stored, record))
 
     def _disarm(self) -> None:
         claimed = transitions.disarming(self.stored.record, nonce=self.ports.random.hex(128), now=self._now())
-        _audit(self.ports, self.stored, self.request, "resolve", "disarm")
+        audit(self.ports, self.stored, self.request, "resolve", "disarm")
         self.ports.log(
             f"{self.site.target}: taking the name {claimed.candidate} away on every replica, so that a swap "
             "that comes late finds nothing."
@@ -240,11 +295,19 @@ class _Resolve:
         # The read-back has no number of its own: it came after every read that has one, and before the next.
 
 
+def _statement(record: AuthorityRecord) -> tuple[Dispatch, Statement]:
+    """Return what was sent last for the operation: the swap, or the RENAME that disarms it."""
+    dispatch = record.disarm if record.disarm is not None else record.publication
+    if dispatch is None:
+        raise ValueError("a dispatched record has a dispatch")
+    return dispatch, swap(record) if record.disarm is None else _park(record)
+
+
 def _park(record: AuthorityRecord) -> Rename:
     return Rename(record.cluster, record.database, record.candidate, parked_name(record.candidate))
 
 
-def _require_operation(record: AuthorityRecord, request: OperatorRequest) -> None:
+def require_operation(record: AuthorityRecord, request: OperatorRequest) -> None:
     if request.operation is not None and not record.operation_id.startswith(request.operation):
         raise Stopped(
             Stop(
@@ -255,18 +318,32 @@ def _require_operation(record: AuthorityRecord, request: OperatorRequest) -> Non
         )
 
 
-def _audit(
+def audit(
     ports: Ports, stored: StoredRecord, request: OperatorRequest, action: str, step: str | None = None
 ) -> None:
-    """Write down what an operator is about to change, and why, before it is changed."""
-    record = stored.record
-    body: Mapping[str, Json] = {
-        "action": action,
-        "step": step or action,
-        "reason": request.reason,
-        "phase": record.phase.value,
-        "epoch": record.dispatch_epoch,
-        "version": stored.version,
-        "write_id": stored.write_id,
-    }
-    ports.evidence.write(record.operation_id, "operator-action", body)
+    """Write down what an operator is about to change, and why, before it is changed.
+
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``; nothing was changed.
+    """
+    audit_action(ports.evidence, stored.record.operation_id, request, action, step or action, stored)
+
+
+def audit_action(
+    evidence: Evidence,
+    operation_id: str,
+    request: OperatorRequest,
+    action: str,
+    step: str,
+    stored: StoredRecord | None = None,
+) -> None:
+    """As :func:`audit`, also where there is no record (yet): then all that would be said of it is null."""
+    body = OperatorAction(
+        action=action,
+        step=step,
+        reason=request.reason,
+        phase=stored.record.phase if stored else None,
+        epoch=stored.record.dispatch_epoch if stored else None,
+        version=stored.version if stored else None,
+        write_id=stored.write_id if stored else None,
+    )
+    evidence.write(operation_id, body)

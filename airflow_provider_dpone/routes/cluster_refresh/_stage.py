@@ -37,7 +37,9 @@ from airflow_provider_dpone.publication.record import (
     new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Admission, CandidateIntent, Staged
 from airflow_provider_dpone.publication.transitions import require_room
+from airflow_provider_dpone.publication.witness import admission_warnings, live_table, slot_found
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops, free_slot
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -50,8 +52,8 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     observe_admitted,
     require_all_read,
     require_target,
-    write_intent,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
 from airflow_provider_dpone.routes.cluster_refresh._publish import settle
 from airflow_provider_dpone.routes.ports import (
     Attempt,
@@ -247,16 +249,11 @@ class _Stage:
         require_room(
             self._record(self.observation, _NOTHING, ContentDigest(0, "9" * 39, "9" * 39), like_live)
         )
-        ports.evidence.write(
-            self.new.operation_id,
-            "intent",
-            {
-                "attempt": self.attempt.attempt_id,
-                "table": self.attempt.name,
-                "uuid": self.attempt.uuid,
-                "database": target.database,
-            },
+        ports.evidence.write(self.new.operation_id, self._admission())
+        intent = CandidateIntent(
+            self.attempt.attempt_id, self.attempt.name, self.attempt.uuid, target.database
         )
+        ports.evidence.write(self.new.operation_id, intent)
         with self._effect():
             self.staging.create(
                 plan,
@@ -282,9 +279,46 @@ class _Stage:
         ports.log(f"{target}: {loaded.rows:,} rows loaded ({loaded.bytes:,} bytes).")
         self._wait_ready(loaded)
         content = self._content(loaded)
+        staged = self._staged(loaded, content)
+        # A store that fails for a moment does not throw a whole load away either.
+        self._patiently(lambda: ports.evidence.write(self.new.operation_id, staged))
         # The last look: nothing slow stands between it and the write of PREPARED.
         final = self._patiently(self._last_look)
         return self._prepare(final, loaded, content)
+
+    def _admission(self) -> Admission:
+        new, seen = self.new, self.observation
+        return Admission(
+            database=self.site.target.database,
+            table=self.site.target.table,
+            target_key=new.target_key,
+            publication_key=new.publication_key,
+            authority_id=new.authority_id,
+            owner=new.request.owner,
+            order_key=new.request.order_key,
+            plan_digest=new.plan.digest,
+            inventory_digest=seen.inventory.digest,
+            replicas=seen.inventory.aliases,
+            live=live_table(new.slot.live),
+            live_rows=new.slot.live_rows,
+            slot=slot_found(new.slot.stored),
+            retention=new.request.retention,
+            schema_difference=new.plan.schema_difference,
+            dependents=dependents(seen),
+            warnings=admission_warnings(new.slot, len(seen.dependents), order_key=new.request.order_key),
+        )
+
+    def _staged(self, loaded: Loaded, content: ContentDigest) -> Staged:
+        return Staged(
+            attempt=self.attempt.attempt_id,
+            table=self.attempt.name,
+            uuid=self.attempt.uuid,
+            rows=loaded.rows,
+            bytes=loaded.bytes,
+            source_rows=loaded.source_rows,
+            content=content,
+            replicas=self.observation.inventory.aliases,
+        )
 
     def _last_look(self) -> Observation:
         tables = [self.site.target.table, self.attempt.name]
@@ -387,7 +421,9 @@ class _Stage:
         write_intent(ports, record, write_id, new.slot.stored)
         # From here on a record may name the candidate: only a proven conflict makes it droppable again.
         self.droppable = False
-        match ports.authority.write(new.slot.stored, record, write_id):
+        result = ports.authority.write(new.slot.stored, record, write_id)
+        note_outcome(ports, record, write_id, result)
+        match result:
             case Stored(stored):
                 self._drop_leftovers(stored)
                 ports.log(f"{self.site.target}: prepared {content.rows:,} rows in {self.attempt.name}.")

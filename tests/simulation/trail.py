@@ -1,0 +1,138 @@
+"""The oracle of the evidence: nothing moves on before it is written down, and every committed operation has all of it.
+
+It judges each write of the record at the moment at which the row changes, whoever sent it and however late it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from airflow_provider_dpone.publication.classify import ReplicaState
+from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, AuthorityRecord, Phase, Row, decode
+from airflow_provider_dpone.publication.trail import (
+    Admission,
+    Body,
+    CandidateIntent,
+    Classification,
+    CleanupStep,
+    CompareAndSwap,
+    DispatchOutcome,
+    OperatorAction,
+    Staged,
+    StoredReceipt,
+)
+from tests.simulation.ports import SimEvidence
+from tests.simulation.world import World
+
+NEW = (ReplicaState.COMMITTED, ReplicaState.CLEANED)
+OLD = (ReplicaState.PENDING,)
+
+
+@dataclass(slots=True)
+class TrailOracle:
+    """Reads the history of the record's row beside the trail."""
+
+    world: World
+    trail: SimEvidence
+    judged: int = 0
+    records: dict[str, AuthorityRecord] = field(default_factory=dict)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the writes since the last call."""
+        yield from self.trail.broken
+        while self.judged < len(self.world.stores):
+            before, row, version = self.world.stores[self.judged]
+            self.judged += 1
+            yield from self._judge(before, row, version)
+
+    def problems_at_the_end(self) -> Iterator[str]:
+        """What is missing in the trail of a history that has ended."""
+        noted = {body.token for _, body in self.trail.entries if isinstance(body, DispatchOutcome)}
+        for token, sender in self.trail.senders.items():
+            if token not in noted and not sender.dead and "dispatch" not in sender.unwritten:
+                yield "a statement was sent, and its outcome is not in the trail though its sender lived"
+        for record in self.records.values():
+            if record.phase in PUBLISHED_PHASES:
+                missing = COMPLETE - {type(body) for body in self._of(record.operation_id)}
+                if missing:
+                    yield f"a committed operation's trail lacks {sorted(kind.kind for kind in missing)}"
+
+    def _of(self, operation_id: str) -> list[Body]:
+        return [body for operation, body in self.trail.entries if operation == operation_id]
+
+    def _judge(self, before: Row | None, row: Row, version: int) -> Iterator[str]:
+        record = self.records[row.write_id] = decode(row)
+        old = self.records.get(before.write_id) if before else None
+        bodies = self._of(record.operation_id)
+        if not any(isinstance(b, CompareAndSwap) and b.write_id == row.write_id for b in bodies):
+            yield f"the record moved to {record.phase} before its intent was written"
+        if old is None or old.fence_token != record.fence_token:
+            yield from self._prepared(record, bodies)
+        elif old.phase is not record.phase:
+            yield from self._moved(old, record, bodies, version - 1)
+        yield from self._cleaned(old, record, bodies)
+
+    def _prepared(self, record: AuthorityRecord, bodies: list[Body]) -> Iterator[str]:
+        attempt = record.attempt_id
+        if not any(isinstance(b, Admission) for b in bodies):
+            yield "an operation was prepared before its admission was written"
+        if not any(isinstance(b, CandidateIntent) and b.attempt == attempt for b in bodies):
+            yield "an operation was prepared before the intent of its candidate was written"
+        if not any(
+            isinstance(b, Staged) and (b.attempt, b.content) == (attempt, record.content) for b in bodies
+        ):
+            yield "an operation was prepared before its candidate's content was written"
+
+    def _moved(
+        self, old: AuthorityRecord, record: AuthorityRecord, bodies: list[Body], version: int
+    ) -> Iterator[str]:
+        """Judge a move that rests on a look: the trail must hold that look, made of this very version."""
+        if old.phase is Phase.COMMITTED and not any(isinstance(b, StoredReceipt) for b in bodies):
+            yield "a record left COMMITTED before its receipt was written"
+        rests_on = RESTS_ON.get(record.phase)
+        if rests_on is None or old.published:
+            return
+        found = [
+            b
+            for b in bodies
+            if isinstance(b, Classification) and b.aggregate in rests_on and b.version <= version
+        ]
+        if record.phase is Phase.ABORTED and old.phase is Phase.PREPARED:
+            audited = any(isinstance(b, OperatorAction) and b.action == "abandon" for b in bodies)
+            moved = any(isinstance(b, Classification) and b.aggregate == "TARGET_MOVED" for b in bodies)
+            if not (audited or moved):
+                yield "an operation was given up before the reason was written"
+            return
+        if not found:
+            yield f"the record moved to {record.phase} before what it rests on was written"
+            return
+        states = {seen.state for seen in found[-1].replicas}
+        if record.phase is Phase.COMMITTED and not states <= set(NEW):
+            yield "the proof in the trail does not show the new data on every replica"
+        if record.phase in (Phase.DISPATCHING, Phase.ABORTED) and not states <= set(OLD):
+            yield "the trail does not show the old data on every replica"
+
+    def _cleaned(
+        self, old: AuthorityRecord | None, record: AuthorityRecord, bodies: list[Body]
+    ) -> Iterator[str]:
+        if old is None or old.operation_id != record.operation_id:
+            return
+        steps = {(b.step, b.table) for b in bodies if isinstance(b, CleanupStep)}
+        dropping = {item.name for item in old.retained if item.drop is not None}
+        for item in record.retained:
+            if item.drop is not None and item.name not in dropping and ("drop", item.name) not in steps:
+                yield "a drop was claimed before it was written down"
+        for name in {item.name for item in old.retained} - {item.name for item in record.retained}:
+            if ("gone", name) not in steps:
+                yield "a table was struck off the list before it was written that it is gone"
+
+
+RESTS_ON = {
+    Phase.DISPATCHING: {"DISPATCHABLE"},
+    Phase.BOUND: {"BOUND"},
+    Phase.TERMINAL: {"TERMINAL", "DISARMED"},
+    Phase.COMMITTED: {"COMMITTED"},
+    Phase.ABORTED: {"NOT_PUBLISHED"},
+}
+COMPLETE: set[type[Body]] = {Admission, CandidateIntent, Staged, CompareAndSwap, Classification}
