@@ -56,6 +56,11 @@ def one_permit_per_epoch(history: History) -> Iterator[str]:
         record = snapshot.record
         if record is not None and record["phase"] == "DISPATCHING":
             writers[record["operation_id"], record["dispatch_epoch"]].add(snapshot.write_id)
+    for entry in history.evidence:
+        claim = entry.body
+        stored = entry.kind == "compare-and-swap-outcome" and claim["outcome"] == "stored"
+        if stored and claim["phase"] == "DISPATCHING":
+            writers[entry.operation_id, claim["epoch"]].add(claim["write_id"])
     for (operation, number), found in writers.items():
         if len(found) > 1:
             yield f"epoch {number} of operation {operation[:16]} was claimed by {len(found)} writes"

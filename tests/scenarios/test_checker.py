@@ -129,6 +129,7 @@ def _on(node: int, tables: dict[str, str]) -> dict[int, dict[str, str]]:
     return {key: tables if key == node else {"orders": NEW, CANDIDATE: OLD} for key in (1, 2)}
 
 
+STORED = {"outcome": "stored", "phase": "DISPATCHING", "epoch": 1}
 TWO_RECEIPTS = replace(PROVEN, receipt={**PROVEN.receipt, "replicas": [{"after": {"target": NEW}}]})
 PLANTED: tuple[tuple[str, Callable[..., Any], History, str], ...] = (
     (
@@ -150,6 +151,21 @@ PLANTED: tuple[tuple[str, Callable[..., Any], History, str], ...] = (
         replace(
             GOOD,
             snapshots=[snapshot(record=record(phase="DISPATCHING"), write_id=w) for w in ("w1", "w2")],
+        ),
+        "claimed by 2 writes",
+    ),
+    (
+        "an epoch that two writes stored",
+        checker.one_permit_per_epoch,
+        replace(
+            GOOD,
+            evidence=[
+                *GOOD.evidence,
+                *(
+                    Evidence(OPERATION, "compare-and-swap-outcome", 99.5, {**STORED, "write_id": write})
+                    for write in ("w1", "w2")
+                ),
+            ],
         ),
         "claimed by 2 writes",
     ),

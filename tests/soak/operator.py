@@ -6,12 +6,11 @@ import contextlib
 import io
 import json
 import shlex
-from argparse import Namespace
+from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_dpone.cli import holds
+from airflow_provider_dpone.cli import definition, holds
 from tests.scenarios.world import World
 
 
@@ -19,14 +18,19 @@ class NoWayOutError(AssertionError):
     """What explain names does not end the hold."""
 
 
-def _command(
-    function: Callable[[Namespace], None], operation: str | None = None, **arguments: Any
-) -> tuple[int, dict[str, Any]]:
-    """Run one command in this process; return its exit status and its JSON answer."""
+def airflow_dpone(line: str) -> tuple[int, dict[str, Any]]:
+    """Run one command line of ``airflow dpone`` in this process; return its exit status and its JSON answer."""
+    name, *words = shlex.split(line.removeprefix("airflow dpone "))
+    (group,) = definition.commands()
+    (command,) = [each for each in group.subcommands if each.name == name]  # type: ignore[union-attr]
+    parser = ArgumentParser(name)
+    for argument in command.args:
+        argument.add_to_parser(parser)
+    arguments = parser.parse_args([*words, "--output", "json"])
     out, status = io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         try:
-            function(Namespace(output="json", operation=operation, **arguments))
+            command.func(arguments)
         except SystemExit as end:
             status = int(str(end.code))
     return status, json.loads(out.getvalue())
@@ -39,13 +43,10 @@ def end_hold(world: World, conn_id: str, counts: Counter[str]) -> str:
     :raises NoWayOutError: it names nothing that can be done, or that failed.
     """
     site = world.site
-    where = {
-        "conn_id": conn_id,
-        "cluster": site.cluster_name,
-        "database": site.database,
-        "table": site.table,
-    }
-    status, told = _command(holds.explain, **where)
+    status, told = airflow_dpone(
+        f"explain --conn-id {conn_id} --cluster {site.cluster_name} "
+        f"--database {site.database} --table {site.table}"
+    )
     if "held" not in told:
         raise NoWayOutError(f"explain failed: {told}")
     if not told["held"]:
@@ -56,15 +57,13 @@ def end_hold(world: World, conn_id: str, counts: Counter[str]) -> str:
         if replica["repair"]:
             world.cluster.execute(replica["repair"], node=int(alias.rpartition("r")[2]))
             counts[f"{code}: repair"] += 1
-    for line in told["commands"]:
-        words = shlex.split(line)
-        flags = dict(zip(words[3::2], words[4::2], strict=True))
-        asked = {name.lstrip("-").replace("-", "_"): value for name, value in flags.items()}
-        command = {"resolve": holds.resolve, "abandon": holds.abandon}[words[2]]
-        status, answer = _command(command, **{**asked, "reason": "soak"})
-        counts[f"{code}: {words[2]}"] += 1
+    if told["commands"]:
+        line = told["commands"][0]
+        status, answer = airflow_dpone(line)
+        name = line.split()[2]
+        counts[f"{code}: {name}"] += 1
         if status:
-            raise NoWayOutError(f"{words[2]} after {code}: {answer}")
+            raise NoWayOutError(f"{name} after {code}: {answer}")
         return str(answer["phase"])
     if {"wait", "retry"} & {each["way"] for each in told["next"]}:
         return ""
