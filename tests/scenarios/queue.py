@@ -42,8 +42,10 @@ def _poison(world: World) -> None:
     )
 
 
-def _inactive(world: World) -> bool:
-    return bool(world.last.stop["replicas"]["s1/r2"]["queue"] == "inactive")
+def _blocked(world: World) -> bool:
+    """Explain names the entry that replica 2 has to finish first."""
+    (poison,) = {row["entry"] for row in world.cluster.queue_rows("poison")}
+    return [(one.replica, one.entry) for one in world.explain().blocked] == [("s1/r2", poison)]
 
 
 def _reports(**says: Any) -> Step:
@@ -180,7 +182,7 @@ SCENARIOS = (
             staged(),
             do("an entry that replica 2 can't finish is queued", _poison),
             publish(Outcome.IN_PROGRESS, "PARTIAL_IN_PROGRESS", publish=1),
-            must("ours is inactive on replica 2", _inactive),
+            must("explain names the entry before ours", _blocked),
             heal(),
             publish(Outcome.COMMITTED),
             swaps(1),
