@@ -97,6 +97,9 @@ class Soak:
                 case Trouble.KILLED_STAGE:
                     job = world.job("stage", moment=wanted.moment, sql=sql, run=run)
                     self._count(world.finished(world.work(job)))
+                    again = replace(job, moment=None, try_number=2)
+                    self._until_ok(world, lambda: world.finished(world.work(again)))
+                    return
                 case _:
                     pass
         self._until_ok(world, lambda: world.stage(sql, run=run, series=str(series)))
