@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.publication.decide import Guards
 from airflow_provider_dpone.publication.explain import Explanation
 from airflow_provider_dpone.publication.receipt import (
@@ -152,8 +153,9 @@ class World:
 
         :raises Stopped: something can't be read.
         """
-        with self.site.worker("explain") as (ports, _):
-            return route.explain(ports.catalog, ports.queue, ports.evidence, self.site.site)
+        with self.site.worker("explain") as (ports, server):
+            queue = DdlQueue(server)
+            return route.explain(ports.catalog, queue, ports.evidence, self.site.site, queue)
 
     def job(self, task: str, **more: Any) -> Job:
         """A task for a worker, on what is under way."""

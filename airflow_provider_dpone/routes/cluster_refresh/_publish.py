@@ -105,7 +105,7 @@ def publish(
     :raises HandedOver: as asked for by ``request.hand_over_after``; another call goes on later.
     """
     observation = ports.catalog.observe([site.target.table])
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     record = stored.record
     if record.operation_id != request.operation_id:
         return answer_settled(record, request.operation_id)
@@ -113,7 +113,7 @@ def publish(
         # Once a statement was sent, a replica that is away is waited for, not refused.
         observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
         require_target(site, observation)
-        stored = require_record(observation, site.target)
+        stored = require_record(observation, site)
     return _Publication(ports, site, request, waits, stored, observation.sequence).run()
 
 
