@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.cluster.fixtures", "tests.airflow.fixtures"]
+pytest_plugins = ["tests.cluster.fixtures", "tests.airflow.fixtures", "tests.scenarios.fixtures"]
 
-_ORDER = ("unit", "simulation", "exploration", "proof", "cluster", "scenarios", "integration", "airflow")
+_ORDER = (
+    "unit",
+    "simulation",
+    "exploration",
+    "proof",
+    "cluster",
+    "integration",
+    "scenarios",
+    "soak",
+    "airflow",
+)
 _TESTS = Path(__file__).parent
 
 

@@ -576,15 +576,18 @@ class History:
 
     def _publish(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
         assert op.staged is not None
+        # What a task got from XCom stays what it is, whatever another try of the stage task gives meanwhile.
+        staged = op.staged
         request = PublishRequest(
-            op.staged.operation_id,
+            staged.operation_id,
             Guards(),
+            candidate_uuid=staged.candidate_uuid,
             hand_over_after=self.chooser.hand_over() if self._may_defer(op) else None,
             outcome=watched.outcome if watched is not None else None,
-            awaited=watched is not None,
+            asker=f"publish{op.index}",
         )
         receipt = publish(ports, SITE, request, WAITS)
-        self._judge_success(op, receipt)
+        self._judge_success(staged, receipt)
         return receipt
 
     def _cleanup(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
@@ -649,14 +652,13 @@ class History:
                 oracle.judge_drop(truth, applied.alias, applied.removed, self.strangers)
         oracle.judge(truth)
 
-    def _judge_success(self, op: Operation, receipt: Any) -> None:
-        assert op.staged is not None
+    def _judge_success(self, staged: StageReceipt, receipt: Any) -> None:
         oracle.judge_success(
             self._truth(),
             receipt,
-            uuid=op.staged.candidate_uuid,
-            rows=op.staged.rows,
-            content=op.staged.content.city,
+            uuid=staged.candidate_uuid,
+            rows=staged.rows,
+            content=staged.content.city,
         )
 
     def _judge_end(self) -> None:

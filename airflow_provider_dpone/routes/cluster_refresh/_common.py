@@ -301,15 +301,26 @@ def read_dispatch(
     )
 
 
-def require_record(observation: Observation, target: Target) -> StoredRecord:
+def require_record(observation: Observation, site: Site) -> StoredRecord:
+    target = site.target
     if observation.record is None:
-        without = [a for a, facts in observation.replicas.items() if facts.control.structure is None]
+        structures = {alias: facts.control.structure for alias, facts in observation.replicas.items()}
+        without = [alias for alias, structure in structures.items() if structure is None]
         if without:
             raise Stopped(
                 Stop(
                     Code.CONTROL_TABLE_MISSING,
                     f"The control table is not seen on {', '.join(without)}, so no record of {target} was read.",
                     facts={"replicas": list(without)},
+                )
+            )
+        if other := [a for a, structure in structures.items() if structure != site.control_structure]:
+            raise Stopped(
+                Stop(
+                    Code.CONTROL_TABLE_INVALID,
+                    f"The control table has another structure or Keeper path on {', '.join(other)}, so no record "
+                    f"of {target} was read.",
+                    facts={"replicas": list(other)},
                 )
             )
         raise Stopped(Stop(Code.NOT_STAGED, f"Nothing is staged for {target}."))

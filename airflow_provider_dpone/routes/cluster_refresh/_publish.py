@@ -13,6 +13,7 @@ from airflow_provider_dpone.publication.decide import (
     Guards,
     Situation,
     decide_publication,
+    not_dispatchable,
 )
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.queue import (
@@ -102,7 +103,7 @@ def publish(
     :raises HandedOver: as asked for by ``request.hand_over_after``; another call goes on later.
     """
     observation = ports.catalog.observe([site.target.table])
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     record = stored.record
     replayed = _is_replay(ports, request, record)
     if record.operation_id != request.operation_id:
@@ -111,7 +112,7 @@ def publish(
         # Once a statement was sent, a replica that is away is waited for, not refused.
         observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
         require_target(site, observation)
-        stored = require_record(observation, site.target)
+        stored = require_record(observation, site)
     return _Publication(ports, site, request, waits, stored, observation.sequence, replayed=replayed).run()
 
 
@@ -304,14 +305,21 @@ class _Publication:
                 case step.ReadQueue():
                     self._read_queue()
         except Stopped as stopped:
-            if stopped.stop.code is Code.CANDIDATE_DIFFERS and self._moved():
-                # The candidate's name is gone because another worker made it live.
-                return None
+            if stopped.stop.code is Code.CANDIDATE_DIFFERS:
+                if self._moved():
+                    # The candidate's name is gone because another worker made it live.
+                    return None
+                raise Stopped(self._seen_as(stopped.stop)) from None
             again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
             if record.phase is Phase.PREPARED or not again:
                 raise
             return stopped.stop
         return None
+
+    def _seen_as(self, stop: Stop) -> Stop:
+        """Return the same reason as the look that was just taken shows it, naming the replica."""
+        seen = not_dispatchable(self.stored, self.observation) if self.observation else None
+        return seen if seen is not None and seen.code is stop.code else stop
 
     def _moved(self) -> bool:
         """Look again; tell whether another worker went on with the record."""
