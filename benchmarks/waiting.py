@@ -101,7 +101,8 @@ def measure(cluster: LocalCluster, count: int, intervals: int) -> list[Result]:
 
 
 def _per_interval(name: str, found: int, intervals: int) -> Result:
-    return Result(name, found, intervals, "reads", found / intervals, "1", found == intervals)
+    # The pause begins when a look has ended, so that slow looks are fewer.
+    return Result(name, found, intervals, "reads", found / intervals, "<= 1", 0 < found <= intervals)
 
 
 def triggers(intervals: int) -> None:
