@@ -229,7 +229,7 @@ class World:
         if (current := self.rows.get(key)) is None:
             return None
         row, version = current
-        return StoredRecord(_decoded(row), row.write_id, version)
+        return StoredRecord(decoded(row), row.write_id, version)
 
     # Looking.
 
@@ -308,8 +308,8 @@ class World:
 
 
 @lru_cache(maxsize=10_000)
-def _decoded(row: Row) -> AuthorityRecord:
-    """Each row is decoded once: the same row is read many times."""
+def decoded(row: Row) -> AuthorityRecord:
+    """Return the record in ``row``. Each row is decoded once: the same row is read many times."""
     return decode(row)
 
 
