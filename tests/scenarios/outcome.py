@@ -82,9 +82,9 @@ class Result:
 
     def __str__(self) -> str:
         told = f"{self.task}: {self.outcome}"
-        return (
-            f"{told} {self.code} - {self.stop['message']}" if self.stop else f"{told} {self.error}".rstrip()
-        )
+        if not self.stop:
+            return f"{told} {self.error}".rstrip()
+        return f"{told} {self.code} - {self.stop['message']} {dict(self.stop['replicas']) or ''}".rstrip()
 
 
 assert {category.name for category in Category} <= set(Outcome.__members__)

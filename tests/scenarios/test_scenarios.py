@@ -88,7 +88,7 @@ def test_a_scenario_ends_as_it_must(
         finally:
             # Whatever waits goes on, and whoever is down comes back.
             cluster.heal()
-        found = violations(world)
+        found, exchanges = violations(world), world.site.swaps()
         assert all(reader.reads > 10 for reader in world.readers.values()), "nobody has read"
     assert not found, "\n".join(found)
     request.node.user_properties.append(
@@ -100,7 +100,7 @@ def test_a_scenario_ends_as_it_must(
                     "case": ", ".join(scenario.cases),
                     "outcome": world.seen[0].value,
                     "done": [step.text for step in scenario.steps],
-                    "exchanges": world.site.swaps(),
+                    "exchanges": exchanges,
                     "reads": sum(reader.reads for reader in world.readers.values()),
                     "seconds": round(time.monotonic() - started, 1),
                 }

@@ -56,6 +56,8 @@ class Soak:
     """A cluster with some targets, and what each must hold.
 
     :ivar committed: name of the generation that each target must hold, by the target's number.
+    :ivar mark: the newest statement, and
+    :ivar last_entry: the newest queue entry, when everything was looked at last.
     """
 
     cluster: LocalCluster
@@ -64,6 +66,7 @@ class Soak:
     committed: dict[int, str] = field(default_factory=dict)
     calm_seconds: list[float] = field(default_factory=list)
     mark: int = 0
+    last_entry: str = ""
 
     # ---- one publication
 
@@ -261,6 +264,7 @@ class Soak:
         ]
         self.worlds[0].site.since = self.mark
         happened = self.worlds[0].history()
+        new = [run for run in happened.executions if run.entry > self.last_entry]
         allowed = Allowed(
             twice=frozenset[int]().union(*(world.allowed.twice for world in self.worlds)),
             copied=frozenset[str]().union(*(world.allowed.copied for world in self.worlds)),
@@ -270,6 +274,7 @@ class Soak:
                 replace(
                     happened,
                     table=world.site.table,
+                    executions=new,
                     generations=world.generations,
                     snapshots=world.snapshots,
                     allowed=allowed,
@@ -284,7 +289,9 @@ class Soak:
             world.snapshots, world.results, world.allowed = [], [], Allowed()
         self.mark = self.cluster.last_statement()
         # As the queue's cleaner does, only sooner: each read of the queue passes over every entry.
-        for entry in sorted({row["entry"] for row in self.cluster.queue_rows()})[:-_KEPT_ENTRIES]:
+        entries = sorted({row["entry"] for row in self.cluster.queue_rows()})
+        self.last_entry = entries[-1]
+        for entry in entries[:-_KEPT_ENTRIES]:
             self.cluster.remove_queue_entry(entry)
 
 
