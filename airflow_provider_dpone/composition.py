@@ -154,9 +154,10 @@ def look(connection: Connection, watches: Collection[Watch]) -> Mapping[Watch, L
         found.close()
 
 
-def preflight(server: Server, target: Target, *, internal_replication: bool) -> Preflight:
+def preflight(server: Server, target: Target, *, internal_replication: bool, from_file: bool) -> Preflight:
     """Run every check of the admission against one target, and whether evidence could be written.
 
+    :param from_file: the source is a file.
     :raises Stopped: ``BAD_INPUT``: an option can't be used.
     """
     with bad_input():
@@ -173,6 +174,7 @@ def preflight(server: Server, target: Target, *, internal_replication: bool) -> 
         Catalog(server, target, control, internal_replication=internal_replication),
         Grants(server, target, control),
         Site(target, user=server.user, control_structure=control.structure),
+        from_file=from_file,
     )
     return replace(found, findings=(*found.findings, where))
 

@@ -7,18 +7,14 @@ turns in this run. Run it with ``scripts/bench``.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +26,7 @@ from airflow_provider_dpone.routes.cluster_refresh import PublishRequest, publis
 from airflow_provider_dpone.routes.ports import Attempt
 from airflow_provider_dpone.sources import SqlSource
 from airflow_provider_dpone.values import ClusterRefresh, GiB, TableStructure
+from benchmarks.report import Result, show, write
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
 from tests.cluster.statement_log import LoggedStatement
 from tests.integration.refresh_site import QUICK, RefreshSite, rows_query
@@ -56,19 +53,6 @@ WIDE = ", ".join(
         "toUInt16(number % 9000) AS flight",
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One line of the table. ``ratio`` is named in the JSON; ``passed`` is what the project asks for."""
-
-    name: str
-    ours: float
-    theirs: float
-    unit: str
-    ratio: float
-    wanted: str
-    passed: bool
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -305,34 +289,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with LocalCluster(replicas=4) as four:
             results.insert(1, lean(two, four, options.statements))
         version = two.scalar("SELECT version()")
-    print(f"{'what':48} {'ours':>10} {'other':>10} {'':9} {'ratio':>7}  wanted")
-    for r in results:
-        mark = "ok" if r.passed else "MISSED"
-        print(f"{r.name:48} {r.ours:10.3f} {r.theirs:10.3f} {r.unit:9} {r.ratio:7.2f}  {r.wanted}: {mark}")
-    passed = sum(r.passed for r in results)
     if options.json:
-        options.json.write_text(
-            json.dumps(
-                {
-                    "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                    "commit": commit(),
-                    "conditions": f"ClickHouse {version}, local cluster, {platform.machine()}, "
-                    f"{rows:,} rows, {rounds} rounds, medians",
-                    "results": [asdict(r) for r in results],
-                },
-                indent=2,
-            )
-            + "\n"
+        write(
+            options.json,
+            results,
+            f"ClickHouse {version}, local cluster, {platform.machine()}, {rows:,} rows, {rounds} rounds, medians",
         )
-    print(f"{passed} passed, {len(results) - passed} failed")
-    return 0 if passed == len(results) else 1
-
-
-def commit() -> str:
-    """Return the commit that was measured."""
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    return show(results)
 
 
 if __name__ == "__main__":

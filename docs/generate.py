@@ -258,6 +258,13 @@ def grants_of_refresh() -> str:
     return _grant_rows(needed) + "\nAs statements:\n\n" + _grant_statements(needed)
 
 
+def grants_of_table_functions() -> str:
+    """Return what loading a file and reading a given structure need on top."""
+    from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE
+
+    return _grant_rows([READ_ON_FILE]) + "\nAs a statement:\n\n" + _grant_statements([READ_ON_FILE])
+
+
 def grants_of_init() -> str:
     """Return what ``airflow dpone init`` needs."""
     from airflow_provider_dpone.clickhouse.grants import required_grants_of_init
@@ -546,6 +553,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "measured-sources": measured_sources,
     "text-spellings": text_spellings,
     "grants-of-refresh": grants_of_refresh,
+    "grants-of-table-functions": grants_of_table_functions,
     "grants-of-init": grants_of_init,
     "provider-options": provider_options,
     "operator-defaults": operator_defaults,

@@ -7,9 +7,24 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.cluster.fixtures", "tests.postgres.fixtures", "tests.airflow.fixtures"]
+pytest_plugins = [
+    "tests.cluster.fixtures",
+    "tests.postgres.fixtures",
+    "tests.airflow.fixtures",
+    "tests.scenarios.fixtures",
+]
 
-_ORDER = ("unit", "simulation", "cluster", "integration", "airflow")
+_ORDER = (
+    "unit",
+    "simulation",
+    "exploration",
+    "proof",
+    "cluster",
+    "integration",
+    "scenarios",
+    "soak",
+    "airflow",
+)
 _TESTS = Path(__file__).parent
 
 
@@ -29,3 +44,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(_TESTS).parts[0]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how much was explored: a search that shrank unseen would still pass."""
+    told = [
+        str(value)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "explored"
+    ]
+    if told:
+        terminalreporter.section("explored")
+        for line in sorted(told):
+            terminalreporter.write_line(line)

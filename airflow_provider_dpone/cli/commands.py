@@ -100,7 +100,9 @@ def preflight(args: Namespace) -> None:
     target = Target(args.cluster, args.database, args.table)
     internal = args.replication_mode == "internal"
     with exit_status(args.output), composition.server(args.conn_id) as server:
-        found = composition.preflight(server, target, internal_replication=internal)
+        found = composition.preflight(
+            server, target, internal_replication=internal, from_file=args.source == "file"
+        )
     if args.output == "json":
         print_json(_as_json(target, found))
     else:

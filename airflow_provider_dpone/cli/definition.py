@@ -28,6 +28,12 @@ ARG_MODE = _arg(
     choices=("internal", "external"),
     default="internal",
 )
+ARG_SOURCE = _arg(
+    ("--source",),
+    help="What the rows come from, for the grants: query or file (default: query)",
+    choices=("query", "file"),
+    default="query",
+)
 ARG_OUTPUT = _arg(
     ("-o", "--output"),
     help="Output format: table or json (default: table)",
@@ -105,7 +111,15 @@ def commands() -> list[CLICommand]:
                         "only. Exit status: 0 if a refresh could begin now, 1 if not."
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.commands.preflight"),
-                    args=(ARG_CONN_ID, ARG_CLUSTER, ARG_DATABASE, ARG_TABLE, ARG_MODE, ARG_OUTPUT),
+                    args=(
+                        ARG_CONN_ID,
+                        ARG_CLUSTER,
+                        ARG_DATABASE,
+                        ARG_TABLE,
+                        ARG_MODE,
+                        ARG_SOURCE,
+                        ARG_OUTPUT,
+                    ),
                 ),
                 ActionCommand(
                     name="status",

@@ -27,6 +27,7 @@ from airflow_provider_dpone.publication.trail import (
     OperatorAction,
     PermitUnused,
     Pruned,
+    PublishAsked,
     Staged,
     StoredReceipt,
     dump_entry,
@@ -209,6 +210,8 @@ def told(body: Body) -> str:
         case CompareAndSwapOutcome():
             version = "" if body.version is None else f" as version {body.version}"
             return f"{body.phase}: {body.outcome}{version}"
+        case PublishAsked():
+            return "a publish task found it unproven"
         case PermitUnused():
             return f"the permit of epoch {body.epoch} was never used"
         case DispatchOutcome():

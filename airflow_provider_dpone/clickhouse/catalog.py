@@ -24,6 +24,7 @@ from airflow_provider_dpone.clickhouse.errors import (
     stopped,
 )
 from airflow_provider_dpone.clickhouse.exact import LOAD_SETTINGS, content_digest_select
+from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.replicas import (
     READ_SETTINGS,
     Answers,
@@ -148,11 +149,19 @@ class Catalog:
                 elif error.code in REPLICA_CODES and not without_unreachable:
                     without_unreachable = True
                 else:
-                    raise stopped(error, "Looking at the replicas") from None
+                    raise self._not_seen(error) from None
             except (ConnectFailed, ReplyLost) as error:
                 raise stopped(error, "Looking at the replicas") from None
             else:
                 return self._observation(sequence, names, Answers.of(reply.rows))
+
+    def _not_seen(self, error: ServerError) -> Stopped:
+        """Map an error of a look; where a grant is missing, tell all that are, and not one at a time."""
+        if error.code == ErrorCode.ACCESS_DENIED:
+            grants = Grants(self.server, self.target, self.control)
+            if (stop := grants.check()) is not None:
+                return Stopped(stop)
+        return stopped(error, "Looking at the replicas")
 
     def content(self, table: str) -> ContentCheck:
         """Compute the content digest of ``table`` on every replica; see :meth:`routes.ports.Catalog.content`."""

@@ -59,7 +59,9 @@ class RequiredGrant:
     :ivar scope: what it is needed on, as GRANT writes it.
     :ivar why: what it is needed for.
     :ivar names: the exact tables that it is needed on, where less than the scope would do.
-    :ivar configurable: the server's configuration may make it superfluous.
+    :ivar configurable: the server's release or configuration may make it superfluous.
+    :ivar probe: a statement that reads no data and changes nothing, which is refused without the grant. It decides
+        where a release may want the grant or not.
     """
 
     privilege: str
@@ -68,16 +70,31 @@ class RequiredGrant:
     database: str = ""
     names: tuple[str, ...] = ()
     configurable: bool = False
+    probe: str = ""
 
     def __str__(self) -> str:
         return f"{self.privilege} ON {self.scope}"
 
 
-def required_grants(target: Target, control: ControlTable | None = None) -> tuple[RequiredGrant, ...]:
-    """Return what stage, publish and cleanup of one table need. The source's own grants come on top.
+READ_ON_FILE: Final = RequiredGrant(
+    "READ",
+    "FILE",
+    "load a file, and read a given structure: input() and null(), which read no file of the server",
+    configurable=True,
+    probe="DESCRIBE TABLE input('x String')",
+)
+"""Releases from about 26.9 want it for table functions that make rows out of nothing. Older ones don't."""
+
+
+def required_grants(
+    target: Target, control: ControlTable | None = None, *, table_functions: bool = False
+) -> tuple[RequiredGrant, ...]:
+    """Return what stage, publish and cleanup of one table need. What the source reads comes on top.
 
     A prefix grant on the table (``mart.orders*``) is enough where ``mart.*`` is written: candidates have
     the table's name in front.
+
+    :param table_functions: a file is loaded, or ``structure=`` or ``ddl=`` is read.
     """
     control = control or ControlTable()
     names = (target.table, candidate_name(target.table, ""))
@@ -108,6 +125,7 @@ def required_grants(target: Target, control: ControlTable | None = None) -> tupl
         on_target("INSERT", "load the candidate; swap"),
         on_target("CREATE TABLE", "create the candidate; swap"),
         on_target("DROP TABLE", "drop candidates and predecessors; swap"),
+        *((READ_ON_FILE,) if table_functions else ()),
     )
 
 
@@ -211,33 +229,44 @@ class Grants:
     target: Target
     control: ControlTable = field(default_factory=ControlTable)
 
-    def required(self) -> tuple[str, ...]:
-        """Return the GRANT statements that a refresh of this target needs."""
-        return statements(required_grants(self.target, self.control), self.server.user)
+    def required(self, *, table_functions: bool = False) -> tuple[str, ...]:
+        """Return the GRANT statements that a refresh of this target needs.
 
-    def check(self) -> Stop | None:
+        :param table_functions: a file is loaded, or ``structure=`` or ``ddl=`` is read.
+        """
+        return statements(self._required(table_functions), self.server.user)
+
+    def check(self, *, table_functions: bool = False) -> Stop | None:
         """Return what is missing as ``MISSING_GRANT``, or ``None``.
 
+        :param table_functions: as for :meth:`required`.
         :raises Stopped: the server can't be asked.
         """
-        lacking = missing_grants(self.server, required_grants(self.target, self.control))
+        return self.lacking(missing_grants(self.server, self._required(table_functions)))
+
+    def lacking(self, lacking: Sequence[RequiredGrant]) -> Stop | None:
+        """Return ``MISSING_GRANT`` for these, or ``None`` if there are none."""
         if not lacking:
             return None
         needs = "; ".join(f"{grant} (to {grant.why})" for grant in lacking)
         return Stop(
             Code.MISSING_GRANT,
-            f"The user {self.server.user!r} lacks {needs}. Nothing was changed.",
+            f"The user {self.server.user!r} lacks {needs}.",
             next_action=f"{'; '.join(statements(lacking, self.server.user))}.",
             facts={"missing": [str(grant) for grant in lacking]},
         )
 
-    def require(self) -> None:
+    def require(self, *, table_functions: bool = False) -> None:
         """Stop if a grant is missing.
 
+        :param table_functions: as for :meth:`required`.
         :raises Stopped: ``MISSING_GRANT``; the server can't be asked.
         """
-        if stop := self.check():
+        if stop := self.check(table_functions=table_functions):
             raise Stopped(stop)
+
+    def _required(self, table_functions: bool) -> tuple[RequiredGrant, ...]:
+        return required_grants(self.target, self.control, table_functions=table_functions)
 
 
 def _held(server: Server) -> tuple[tuple[HeldGrant, ...], bool]:
@@ -258,10 +287,22 @@ def _lines(server: Server, sql: str) -> list[str]:
 
 def _is_granted(server: Server, grant: RequiredGrant, legacy: bool) -> bool:
     """Ask the server itself about a grant that SHOW GRANTS doesn't show."""
+    if grant.probe:
+        return _is_allowed(server, grant.probe)
     if legacy:
         return grant.configurable
     scopes = [qualified(grant.database, name) for name in grant.names] if grant.names else [grant.scope]
     return all(_check_grant(server, f"{grant.privilege} ON {scope}") for scope in scopes)
+
+
+def _is_allowed(server: Server, probe: str) -> bool:
+    try:
+        server.read(probe)
+    except ServerError as error:
+        if error.code != ErrorCode.ACCESS_DENIED:
+            raise
+        return False
+    return True
 
 
 def _check_grant(server: Server, grant: str) -> bool:
@@ -276,7 +317,9 @@ def _check_grant(server: Server, grant: str) -> bool:
 
 
 def _is_held(grant: RequiredGrant, held: Sequence[HeldGrant]) -> bool:
-    if grant.privilege == "REMOTE" and any(_reads_remote(h) for h in held):
+    if grant == READ_ON_FILE:
+        return any(_reads(h, "FILE") for h in held)
+    if grant.privilege == "REMOTE" and any(_reads(h, "REMOTE") for h in held):
         return True
     if grant.privilege == "CREATE TEMPORARY TABLE" and any(
         not h.revoked and "CREATE TABLE" in _with_members(h.privilege) for h in held
@@ -290,9 +333,11 @@ def _is_held(grant: RequiredGrant, held: Sequence[HeldGrant]) -> bool:
     )
 
 
-def _reads_remote(held: HeldGrant) -> bool:
-    """Newer servers show REMOTE as READ and WRITE on the source REMOTE."""
-    return held.privilege == "READ" and held.table is None and held.database.covers("REMOTE")
+def _reads(held: HeldGrant, source: str) -> bool:
+    """Newer servers show FILE or REMOTE as READ and WRITE on the source of that name."""
+    return (
+        not held.revoked and held.privilege == "READ" and held.table is None and held.database.covers(source)
+    )
 
 
 @cache

@@ -54,7 +54,7 @@ from airflow_provider_dpone.clickhouse.exact import (
     misfit_column,
     text_carrier,
 )
-from airflow_provider_dpone.clickhouse.grants import Grants
+from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE, Grants
 from airflow_provider_dpone.clickhouse.progress import BROKEN, LoadQuery, LoadWatch, Verdict, in_words
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS
 from airflow_provider_dpone.clickhouse.schema_change import StructurePlan, StructureRefusal, plan_structure
@@ -227,7 +227,7 @@ class ClusterStaging:
         self._grants.require()
         load = self._source_load()
         if not isinstance(load, SelectLoad):
-            self._read("Asking whether a stream may be loaded", f"DESCRIBE TABLE input({string('x String')})")
+            self._grants.require(table_functions=True)
         columns = self._columns() if isinstance(load, SelectLoad) else load.columns
         structure = self._structure(self._live(observation), load, columns)
         if isinstance(load, RowsLoad):
@@ -330,17 +330,8 @@ class ClusterStaging:
 
     def _denied(self, error: ServerError, doing: str) -> Stopped:
         """Name the grant, where it is the one that some releases want for ``input()`` and ``null()``."""
-        if not error.mentions("READ ON FILE"):
-            return stopped(error, doing)
-        user = identifier(self._server.user)
-        return Stopped(
-            Stop(
-                Code.MISSING_GRANT,
-                f"{doing} failed: this release of ClickHouse wants READ ON FILE for it, which the user lacks.",
-                next_action=f"GRANT READ ON FILE TO {user}, or use a query in the same ClickHouse as source.",
-                facts={"missing": ["READ ON FILE"]},
-            )
-        )
+        stop = self._grants.lacking([READ_ON_FILE]) if error.mentions(str(READ_ON_FILE)) else None
+        return stopped(error, doing) if stop is None else Stopped(stop)
 
     # --- Create and drop ---------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from airflow_provider_dpone.publication.trail import (
     CandidateIntent,
     Entry,
     PermitUnused,
+    PublishAsked,
     dump_entry,
     load_entry,
 )
@@ -30,7 +31,7 @@ from airflow_provider_dpone.routes.ports import Attempt, Intent
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-BodyT = TypeVar("BodyT", CandidateIntent, PermitUnused)
+BodyT = TypeVar("BodyT", CandidateIntent, PermitUnused, PublishAsked)
 
 
 class EvidenceStore:
@@ -93,6 +94,14 @@ class EvidenceStore:
         """
         wanted = PermitUnused(epoch, write_id)
         return any(body == wanted for _, body in self._entries(operation_id, PermitUnused))
+
+    def asked(self, operation_id: str, asker: str) -> bool:
+        """Tell whether this asker has found the operation unproven before.
+
+        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+        wanted = PublishAsked(asker)
+        return any(body == wanted for _, body in self._entries(operation_id, PublishAsked))
 
     def knows_cluster(self) -> bool:
         """Tell whether there is, or ever was, an entry of any operation on this cluster.

@@ -100,7 +100,8 @@ class PublishOperator(StagedOperator):
 
         :param watched: what the deferral that just ended waited for.
         """
-        from airflow_provider_dpone import composition
+        from airflow_provider_dpone import composition, options
+        from airflow_provider_dpone.operators.context import task_identity
         from airflow_provider_dpone.publication.decide import Guards
         from airflow_provider_dpone.publication.watch import Watch
         from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
@@ -109,6 +110,7 @@ class PublishOperator(StagedOperator):
             refresh = self.rendered_refresh()
             staged = self.staged_receipt(context, refresh)
             with bad_input():
+                asker = task_identity(context, options.text(options.DEPLOYMENT_ID)).digest()
                 waits = composition.waits(publish=self.publish_timeout)
                 in_worker = composition.patience_in_worker() if self._may_defer() else None
             if watched is not None and watched.operation_id != staged.operation_id:
@@ -127,7 +129,7 @@ class PublishOperator(StagedOperator):
                             candidate_uuid=staged.candidate_uuid,
                             hand_over_after=in_worker,
                             outcome=watched.outcome if watched is not None else None,
-                            awaited=watched is not None,
+                            asker=asker,
                         ),
                         waits,
                     )

@@ -32,7 +32,12 @@ def sha256_hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_EXACT = frozenset({type(None), bool, int, str})
+
+
 def _refuse_inexact(value: object) -> None:
+    if type(value) in _EXACT:
+        return
     match value:
         case None | bool() | int() | str():
             return

@@ -191,7 +191,9 @@ def _disarming(s: Resolution, record: AuthorityRecord) -> ResolveStep:
         case None:
             return ReadQueue()
         case Contradictory(stop):
-            return Hold(stop)
+            # Such as one RENAME that something on the way repeated. A new one has a token of its own, and
+            # what the old ones still do is harmless.
+            return Hold(stop) if s.sent else _disarm_if_safe(s, record)
         case Running() | Unreadable():
             return Wait(
                 Stop(

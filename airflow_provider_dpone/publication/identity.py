@@ -58,6 +58,18 @@ class TaskIdentity:
             target_key,
         )
 
+    def digest(self) -> str:
+        """Return the identity of this task itself, whatever it does: equal for every retry, new after a clear."""
+        return digest(
+            f"{PROTOCOL}/task",
+            self.deployment_id,
+            self.dag_id,
+            self.run_id,
+            self.task_id,
+            self.map_index,
+            self.series,
+        )
+
 
 def target_key(authority_id: str, database: str, table: str) -> str:
     """Return the key of a target's slot in the control table."""

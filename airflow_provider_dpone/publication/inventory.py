@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.stop import Code, Stop
@@ -41,14 +42,7 @@ class Inventory:
     @property
     def digest(self) -> str:
         """The fence on membership. Resolved IP addresses are not in it: a restarted pod keeps its place."""
-        return digest(
-            "dpone/inventory.v1",
-            self.cluster,
-            [
-                [m.shard, m.replica, m.host_name, m.port, m.internal_replication]
-                for m in sorted(self.members, key=lambda m: (m.shard, m.replica))
-            ],
-        )
+        return _digest(self)
 
     def alias_at(self, host_name: str, port: int) -> str | None:
         """Return the alias of the replica at that address, as the DDL queue names it."""
@@ -56,6 +50,19 @@ class Inventory:
             if (member.host_name, member.port) == (host_name, port):
                 return member.alias
         return None
+
+
+@lru_cache(maxsize=64)
+def _digest(inventory: Inventory) -> str:
+    # One inventory is asked for its digest at every look, once per replica.
+    return digest(
+        "dpone/inventory.v1",
+        inventory.cluster,
+        [
+            [m.shard, m.replica, m.host_name, m.port, m.internal_replication]
+            for m in sorted(inventory.members, key=lambda m: (m.shard, m.replica))
+        ],
+    )
 
 
 def admit(

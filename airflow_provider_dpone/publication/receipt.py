@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from airflow_provider_dpone.publication.record import (
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 
 STAGE_SCHEMA: Literal["dpone.clickhouse.stage-receipt.v1"] = "dpone.clickhouse.stage-receipt.v1"
+_STAGE_SCHEMAS = "dpone.clickhouse.stage-receipt."
 PUBLICATION_SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh-receipt.v1"] = (
     "dpone.clickhouse.cluster-full-refresh-receipt.v1"
 )
@@ -107,7 +108,8 @@ class PublicationReceipt:
 
     :ivar state: COMMITTED, COMPLETED_RETAINING or COMPLETED.
     :ivar statement: ``EXCHANGE``, or ``RENAME`` where the target was absent before.
-    :ivar replayed: the publication was proven before this task looked; nothing was sent now.
+    :ivar replayed: the publication was proven before this task asked for the first time, retries and deferrals
+        included; clearing the task begins anew.
     :ivar retired: replicas that were admitted, by their aliases then, and that an operator retired before the proof.
     """
 
@@ -230,7 +232,7 @@ def _moved_rows(record: AuthorityRecord) -> tuple[str, ...]:
     )
 
 
-def settled_receipt(record: AuthorityRecord, settled: Settled) -> SettledReceipt:
+def settled_receipt(record: AuthorityRecord, settled: Settled, *, replayed: bool) -> SettledReceipt:
     """Return the answer for an operation that ended before the record's present one."""
     return SettledReceipt(
         schema="dpone.clickhouse.settled-receipt.v1",
@@ -242,6 +244,7 @@ def settled_receipt(record: AuthorityRecord, settled: Settled) -> SettledReceipt
         rows=settled.rows,
         uuid=settled.uuid,
         settled_at=settled.at,
+        replayed=replayed,
     )
 
 
@@ -259,6 +262,14 @@ def load_stage_receipt(value: object) -> StageReceipt:
     try:
         return _stage_adapter().validate_json(_stage_adapter_json(value))
     except (ValidationError, TypeError, ValueError):
+        if _is_newer(value):
+            raise Stopped(
+                Stop(
+                    Code.BAD_INPUT,
+                    "`staged` was written by another release of the provider, and this one can't read it.",
+                    next_action="Upgrade the provider on this worker.",
+                )
+            ) from None
         raise Stopped(
             Stop(
                 Code.BAD_INPUT,
@@ -266,6 +277,15 @@ def load_stage_receipt(value: object) -> StageReceipt:
                 next_action="Pass staged=stage.output, or leave it out where one stage task is upstream.",
             )
         ) from None
+
+
+def _is_newer(value: object) -> bool:
+    """Tell whether it is a stage receipt with a schema or with fields that this release doesn't know."""
+    match value:
+        case {"schema": str() as schema, **rest} if schema.startswith(_STAGE_SCHEMAS):
+            return schema != STAGE_SCHEMA or not rest.keys() <= {field.name for field in fields(StageReceipt)}
+        case _:
+            return False
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:

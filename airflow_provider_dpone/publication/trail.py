@@ -178,6 +178,24 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishAsked:
+    """A publish task found its operation unproven. What its later tries answer is then no replay.
+
+    :ivar asker: names the task over its retries and deferrals.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: ClassVar[str] = "publish-asked"
+
+    asker: str
+
+    @property
+    def mark(self) -> Mark:
+        """The task."""
+        return Mark(self.asker[:16], word="unproven")
+
+
+@dataclass(frozen=True, slots=True)
 class CompareAndSwap:
     """A write of the record that is about to be sent. Without its outcome it proves nothing.
 
@@ -460,6 +478,7 @@ Body: TypeAlias = (
     Admission
     | CandidateIntent
     | Staged
+    | PublishAsked
     | CompareAndSwap
     | CompareAndSwapOutcome
     | PermitUnused
@@ -477,6 +496,7 @@ KINDS: Final[Mapping[str, type[Body]]] = {
         Admission,
         CandidateIntent,
         Staged,
+        PublishAsked,
         CompareAndSwap,
         CompareAndSwapOutcome,
         PermitUnused,

@@ -236,6 +236,12 @@ class Evidence(Protocol):
     def permit_unused(self, operation_id: str, epoch: int, write_id: str) -> bool:
         """Tell whether an entry proves that this write's permit was never used."""
 
+    def asked(self, operation_id: str, asker: str) -> bool:
+        """Tell whether this asker has found the operation unproven before.
+
+        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+
 
 class Clock(Protocol):
     """Time of this process; virtual in simulations."""

@@ -24,7 +24,9 @@ def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirfl
     """
     folder = tmp_path_factory.mktemp("airflow") / "dags"
     shutil.copytree(DAGS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    with LocalAirflow(folder, triggerer=True) as airflow:
+    # A publication that is held up by a test defers after a moment.
+    config = {"dpone": {"min_defer_seconds": 3}}
+    with LocalAirflow(folder, config=config, triggerer=True) as airflow:
         yield airflow
 
 

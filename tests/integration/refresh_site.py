@@ -142,6 +142,7 @@ class RefreshSite:
         allow_older: bool = False,
         retention: int = 0,
         waits: Waits | None = None,
+        limits: Limits | None = None,
         **refresh: Any,
     ) -> StageReceipt:
         """Run a stage task."""
@@ -161,7 +162,7 @@ class RefreshSite:
                     value,
                     SqlSource(sql=source) if isinstance(source, str) else source,
                     self.lines.append,
-                    limits=Limits(create=20, load=60, poll=1),
+                    limits=limits or Limits(create=20, load=60, poll=1),
                 ),
                 self.site,
                 StageRequest(

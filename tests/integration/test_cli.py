@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli.cli_config import ActionCommand
 
 from airflow_provider_dpone import ClusterRefresh, MiB, SqlSource, TableStructure
 from airflow_provider_dpone.cli import commands
@@ -43,6 +44,7 @@ def preflight(capsys: pytest.CaptureFixture[str], *, status: int = 0, **changes:
         "cluster": CLUSTER_NAME,
         "table": "orders",
         "replication_mode": "internal",
+        "source": "query",
         "output": "json",
     }
     capsys.readouterr()
@@ -70,6 +72,7 @@ def test_the_parser_takes_what_the_commands_need() -> None:
     flags = {
         command.name: {flag for argument in command.args for flag in argument.flags}
         for command in group.subcommands  # type: ignore[union-attr]
+        if isinstance(command, ActionCommand)
     }
     assert flags["init"] >= {"--conn-id", "--cluster", "--print-sql"}
     assert flags["preflight"] >= {"--conn-id", "--cluster", "--database", "--table", "--output"}

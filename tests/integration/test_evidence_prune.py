@@ -59,7 +59,7 @@ class Site:
     def fail(self, run: str) -> str:
         """Fail while staging; return the operation."""
         before = set(self.reader.operation_ids())
-        with pytest.raises(AirflowException, match="SOURCE_FAILED"):
+        with pytest.raises(AirflowException, match="STAGING_FAILED"):
             self.stage(run, FAILS)
         (operation,) = set(self.reader.operation_ids()) - before
         return operation

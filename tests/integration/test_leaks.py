@@ -18,6 +18,7 @@ from airflow_provider_dpone import ClusterRefresh, FileSource, MiB, SqlSource, T
 from airflow_provider_dpone.cli import evidence as evidence_cli
 from airflow_provider_dpone.cli import holds
 from airflow_provider_dpone.clickhouse.initialise import initialise
+from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.evidence.reader import EvidenceReader
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
 from airflow_provider_dpone.operators import CleanupOperator, PublishOperator, StageOperator
@@ -35,6 +36,7 @@ ROW = "v4lue-of-a-row"
 WRONG_PASSWORD = "p4ssword-planted"
 ELSEWHERE = "h0st-planted.invalid"
 FOREIGN = "t3xt-of-a-foreign-error"
+FILE = "n4me-of-a-file"
 PLANTED = (
     APP_PASSWORD,
     WRONG_PASSWORD,
@@ -46,6 +48,8 @@ PLANTED = (
     FOREIGN,
     "SELECT number",
 )
+
+LIBRARIES = {"urllib3.connectionpool": {LOCALHOST, ELSEWHERE}, "fsspec.local": {FILE}}
 
 ROWS = SqlSource(f"SELECT number AS id, '{ROW}' AS name FROM numbers(5) WHERE name != '{LITERAL}'")
 
@@ -96,13 +100,9 @@ class Site:
         return answer
 
 
-class Broken(SqlSource):
-    """A source whose own code fails with a text of its own."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "sql":
-            raise RuntimeError(FOREIGN)
-        return super().__getattribute__(name)
+def breaks(*_: object, **__: object) -> None:
+    """Code that fails with a text of its own."""
+    raise RuntimeError(FOREIGN)
 
 
 @pytest.fixture
@@ -143,11 +143,13 @@ def test_what_was_planted_is_nowhere_to_be_found(
     # Sources: a value that the server can't cast, a value that doesn't fit, a source that isn't there, code that fails.
     bad_cast = SqlSource(f"SELECT number AS id, toString(toUInt8('{ROW}')) AS name FROM numbers(3)")
     site.fails("SOURCE_FAILED", lambda: site.stage("cast", bad_cast))
-    csv = tmp_path / f"{FOREIGN}.csv"
+    csv = tmp_path / f"{FILE}.csv"
     csv.write_text(f"id,name\n{ROW},x\n")
     site.fails("VALUE_REFUSED", lambda: site.stage("value", FileSource(str(csv))))
-    site.fails("SOURCE_FAILED", lambda: site.stage("file", FileSource(str(tmp_path / f"{FOREIGN}-2.csv"))))
-    site.fails("RuntimeError", lambda: site.stage("code", Broken("SELECT 1")))
+    site.fails("SOURCE_FAILED", lambda: site.stage("file", FileSource(str(tmp_path / f"{FILE}-2.csv"))))
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterStaging, "plan", breaks)
+        site.fails("RuntimeError", lambda: site.stage("code"))
     wide = SqlSource(f"SELECT number AS id, '{ROW}' AS name, '{LITERAL}' AS more FROM numbers(2)")
     site.fails("SCHEMA_MISMATCH", lambda: site.stage("wide", wide))
 
@@ -172,7 +174,7 @@ def test_what_was_planted_is_nowhere_to_be_found(
 
     # A swap that fails everywhere, what an operator is told of it, and what the operator ends.
     for node in cluster.nodes:
-        cluster.fail_execution(node, r"EXCHANGE", code=241)
+        cluster.fail_execution(node, r"EXCHANGE")
     site.fails("FAILED_EVERYWHERE", lambda: site.publish("refused", staged, publish_timeout=seconds(10)))
     cluster.clear_faults()
     target = {"database": site.database, "table": "orders", "conn_id": CONN_ID}
@@ -204,7 +206,7 @@ def test_what_was_planted_is_nowhere_to_be_found(
     printed = capsys.readouterr()
     texts = [
         *site.said,
-        ("logging", caplog.text),
+        *((f"logger {r.name}", r.getMessage()) for r in caplog.records if r.name not in LIBRARIES),
         ("standard output", printed.out),
         ("standard error", printed.err),
         *((str(file.name), file.read_text()) for file in site.folder.rglob("*") if file.is_file()),
@@ -222,6 +224,12 @@ def test_what_was_planted_is_nowhere_to_be_found(
     assert written >= set(KINDS) - {"pruned"}
     assert any(site.database in text for place, text in texts if place == "record")
     assert any("rows loaded" in text for place, text in texts if place == "task log")
+
+    # At level DEBUG libraries name what they open themselves, a server or a file, and nothing else.
+    for record in caplog.records:
+        if record.name in LIBRARIES:
+            rest = set(PLANTED) - LIBRARIES[record.name]
+            assert [secret for secret in rest if secret in record.getMessage()] == []
 
     found = [(place, secret) for place, text in texts for secret in PLANTED if secret in text]
     assert found == []

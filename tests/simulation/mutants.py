@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from airflow_provider_dpone.clickhouse import authority
 from airflow_provider_dpone.publication import classify, decide, decide_cleanup, transitions
 from airflow_provider_dpone.publication import decide_resolve as resolve_step
+from airflow_provider_dpone.publication import queue as queue_rules
 from airflow_provider_dpone.publication.admission import Slot
-from airflow_provider_dpone.publication.permit import Permit
-from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal
+from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal, Unreadable
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Dispatch,
     HostReceipt,
     Phase,
-    StoredRecord,
 )
 from airflow_provider_dpone.publication.statement import Drop
 from airflow_provider_dpone.publication.stop import Code, Stopped
@@ -28,7 +28,8 @@ from airflow_provider_dpone.routes.cluster_refresh import _evidence as evidence
 from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
 from airflow_provider_dpone.routes.cluster_refresh import _resolve as resolve
 from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
-from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown, Stored
+from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown
+from tests.simulation import authority as replies
 from tests.simulation import ports as sim
 from tests.simulation import run
 
@@ -95,53 +96,41 @@ def trust_the_queue() -> Iterator[None]:
 @contextmanager
 def trust_a_successful_update() -> Iterator[None]:
     """An UPDATE that succeeded is taken as done, though it may have matched no row."""
-    real = sim.Worker._cas
+    real = authority.judge
 
-    def cas(self: Any, name: str, expected: Any, record: Any, write_id: str) -> Any:
-        result = real(self, name, expected, record, write_id)
-        if isinstance(result, Conflict):
-            return Stored(StoredRecord(record, write_id, (expected.version if expected else -1) + 1))
-        return result
+    def judge(expected: Any, written: Any, found: Any, version: Any) -> Any:
+        verdict = real(expected, written, found, version)
+        return (expected.version if expected else -1) + 1 if isinstance(verdict, Conflict) else verdict
 
-    with mock.patch.object(sim.Worker, "_cas", cas):
+    with mock.patch.object(authority, "judge", judge):
         yield
 
 
 @contextmanager
 def permit_from_read_back_alone() -> Iterator[None]:
     """A lost reply whose value is seen later is taken as an acknowledgement, and gives a permit."""
-    real = sim.Worker.claim
 
-    def claim(self: Any, expected: Any, record: Any, token: str, write_id: str) -> Any:
-        result = real(self, expected, record, token, write_id)
-        stored = self.world.stored(record.target_key)
-        if isinstance(result, OutcomeUnknown) and stored is not None and stored.record.phase is record.phase:
-            permit = Permit(
-                token=stored_token(stored) or token, epoch=record.dispatch_epoch, write_id=write_id
-            )
-            self.world.permits.append((record.target_key, record.dispatch_epoch))
-            return Claimed(stored, permit, self.world.inventory.digest)
-        return result
+    def lost(expected: Any, written: Any, found: Any, version: Any) -> Any:
+        same = found is not None and found.phase == written.phase == Phase.DISPATCHING
+        return version if same else OutcomeUnknown("no answer")
 
-    with mock.patch.object(sim.Worker, "claim", claim):
+    with mock.patch.object(replies, "lost", lost):
         yield
-
-
-def stored_token(stored: StoredRecord) -> str | None:
-    publication = stored.record.publication
-    return publication.token if publication else None
 
 
 @contextmanager
 def swallow_an_unknown_write() -> Iterator[None]:
     """Code 999 on a compare-and-swap is swallowed and taken as a plain conflict, so nothing is noted."""
-    real = sim.Worker._cas
+    real = authority.judge
 
-    def cas(self: Any, name: str, expected: Any, record: Any, write_id: str) -> Any:
-        result = real(self, name, expected, record, write_id)
-        return Conflict() if isinstance(result, OutcomeUnknown) else result
+    def judge(expected: Any, written: Any, found: Any, version: Any) -> Any:
+        verdict = real(expected, written, found, version)
+        return Conflict() if isinstance(verdict, OutcomeUnknown) else verdict
 
-    with mock.patch.object(sim.Worker, "_cas", cas):
+    with (
+        mock.patch.object(replies, "lost", return_value=Conflict()),
+        mock.patch.object(authority, "judge", judge),
+    ):
         yield
 
 
@@ -370,6 +359,66 @@ def abandon_what_was_dispatched() -> Iterator[None]:
 
 
 @contextmanager
+def take_the_newest_of_two_entries() -> Iterator[None]:
+    """Of two queue entries with our token, the newest is ours."""
+    real = queue_rules.read_queue
+
+    def read(rows: Any, **known: Any) -> Any:
+        newest = max((row.entry for row in rows), default=None)
+        return real([row for row in rows if row.entry == newest], **known)
+
+    with (
+        mock.patch.object(queue_rules, "read_queue", read),
+        mock.patch.object(common, "read_queue", read),
+        mock.patch.object(cleanup, "read_queue", read),
+    ):
+        yield
+
+
+@contextmanager
+def treat_a_null_code_as_zero() -> Iterator[None]:
+    """A finished row whose exception code is NULL counts as a success."""
+    real = queue_rules.normalise
+
+    def normalise(row: Any) -> Any:
+        if row.status == "Finished" and row.exception_code is None:
+            return real(replace(row, exception_code=0, exception_text=""))
+        return real(row)
+
+    with mock.patch.object(queue_rules, "normalise", normalise):
+        yield
+
+
+@contextmanager
+def catalogs_of_an_unended_entry_count() -> Iterator[None]:
+    """An entry that can't be read on every replica is judged by the tables, as if it had ended."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Unreadable):
+            receipt = tuple(HostReceipt(alias, 0) for alias in record.replicas)
+            s = replace(s, queue=Terminal(0, s.queue.entry, s.queue.query_digest, receipt))
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+@contextmanager
+def trust_what_the_trigger_saw() -> Iterator[None]:
+    """A successful outcome that a trigger hands over is taken as committed, without a look at the tables."""
+    real = decide._after_dispatch
+
+    def after(s: Any, record: Any) -> Any:
+        if isinstance(s.queue, Terminal) and s.queue.sequence == 0 and s.queue.succeeded:
+            return decide.Commit(s.queue.entry, s.queue.query_digest, s.queue.receipt)
+        return real(s, record)
+
+    with mock.patch.object(decide, "_after_dispatch", after):
+        yield
+
+
+@contextmanager
 def move_on_before_evidence() -> Iterator[None]:
     """The intent of a compare-and-swap is written when its outcome is known."""
     real_intent, real_outcome = evidence.write_intent, evidence.note_outcome
@@ -457,6 +506,16 @@ def look_again_between_permit_and_send() -> Iterator[None]:
         yield
 
 
+UNSEEN_BY_SIMULATION = frozenset(
+    {
+        "take_the_newest_of_two_entries",
+        "treat_a_null_code_as_zero",
+        "catalogs_of_an_unended_entry_count",
+    }
+)
+"""Planted bugs that other layers catch. Two entries end in order, so the tables tell the truth after the newest;
+and a row of the simulated queue can always be read."""
+
 TRAIL_MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -492,5 +551,9 @@ MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
         judge_before_the_disarming_has_ended,
         disarm_by_drop,
         abandon_what_was_dispatched,
+        take_the_newest_of_two_entries,
+        treat_a_null_code_as_zero,
+        catalogs_of_an_unended_entry_count,
+        trust_what_the_trigger_saw,
     )
 }

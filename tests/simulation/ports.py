@@ -11,17 +11,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
-from airflow_provider_dpone.publication.canonical import digest
+from airflow_provider_dpone.clickhouse import authority as product
+from airflow_provider_dpone.publication.canonical import sha256_hex
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import target_key
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
-from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord, encode
+from airflow_provider_dpone.publication.record import AuthorityRecord, Row, StoredRecord, encode
 from airflow_provider_dpone.publication.statement import Drop, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import Body, CandidateIntent, PermitUnused
+from airflow_provider_dpone.publication.trail import Body, CandidateIntent, PermitUnused, PublishAsked
 from airflow_provider_dpone.routes.ports import (
     Attempt,
     Claimed,
@@ -35,6 +36,7 @@ from airflow_provider_dpone.routes.ports import (
     Target,
     WriteResult,
 )
+from tests.simulation import authority as replies
 from tests.simulation.world import AUTHORITY, Table, World
 
 TARGET = Target("analytics", "mart", "orders")
@@ -58,6 +60,8 @@ class Fault(StrEnum):
     """It never runs; for the caller it looks like a lost reply."""
     LATE = "late"
     """It runs at some later moment; for the caller it looks like a lost reply."""
+    TWICE = "twice"
+    """It runs twice: something on the way repeats it. For other calls than a send it is like none."""
     KILL_BEFORE = "kill before"
     KILL_AFTER = "kill after"
 
@@ -172,23 +176,33 @@ class Worker:
             case Fault.REFUSED:
                 raise _unavailable(name)
             case Fault.UNSENT:
-                return OutcomeUnknown("no answer")
+                return self._judged(replies.lost, expected, record, row)
             case Fault.LATE:
                 self.world.late.append(lambda: void(self.world.swap_row(before, row)))
-                return OutcomeUnknown("no answer")
+                return self._judged(replies.lost, expected, record, row)
             case Fault.LOST:
                 self.world.swap_row(before, row)
-                return OutcomeUnknown("no answer")
-        done = self.world.swap_row(before, row)
+                return self._judged(replies.lost, expected, record, row)
+        self.world.swap_row(before, row)
         self.after(fault)
         # The read-back is a call of its own: others may go on in between.
         if self.call(f"{name} read-back") is not Fault.NONE:
-            return OutcomeUnknown("no read-back")
-        stored = self.world.stored(record.target_key)
-        if stored is not None and stored.write_id == write_id:
-            return Stored(stored)
-        # Overtaken or never written: only a proven stale predicate is a conflict.
-        return OutcomeUnknown("overtaken") if done else Conflict()
+            return self._judged(replies.lost, expected, record, row)
+        return self._judged(product.judge, expected, record, row)
+
+    def _judged(
+        self,
+        judge: Callable[..., int | Conflict | OutcomeUnknown | None],
+        expected: StoredRecord | None,
+        record: AuthorityRecord,
+        row: Row,
+    ) -> WriteResult:
+        """What the worker makes of what Keeper holds now."""
+        found, version = self.world.rows.get(record.target_key, (None, None))
+        verdict = judge(expected, row, found, version)
+        if isinstance(verdict, int):
+            return Stored(StoredRecord(record, row.write_id, verdict))
+        return OutcomeUnknown("not visible") if verdict is None else verdict
 
     # DDL queue.
 
@@ -207,6 +221,8 @@ class Worker:
                 self.world.late.append(lambda: self.world.enqueue(statement, token))
                 return Reply(answered=False, exception_code=None)
         self.world.enqueue(statement, token)
+        if fault is Fault.TWICE:
+            self.world.enqueue(statement, token)
         self.after(fault)
         return Reply(answered=fault is not Fault.LOST, exception_code=0)
 
@@ -229,10 +245,10 @@ class Worker:
         self.world.work_all()
 
     def hex(self, bits: int) -> str:
-        return digest("sim", self.nonce())[: bits // 4]
+        return sha256_hex(f"sim {self.nonce()}")[: bits // 4]
 
     def uuid(self) -> str:
-        text = digest("sim/uuid", self.nonce())
+        text = sha256_hex(f"uuid {self.nonce()}")
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:32]}"
 
     def __call__(self, message: str) -> None:
@@ -268,6 +284,9 @@ class EvidencePort:
 
     def permit_unused(self, operation_id: str, epoch: int, write_id: str) -> bool:
         return (operation_id, PermitUnused(epoch, write_id)) in self.worker.trail.entries
+
+    def asked(self, operation_id: str, asker: str) -> bool:
+        return (operation_id, PublishAsked(asker)) in self.worker.trail.entries
 
 
 @dataclass(slots=True)

@@ -20,12 +20,14 @@ from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.identity import TaskIdentity, candidate_parts
 from airflow_provider_dpone.publication.orphans import FoundTable, Orphan, Why, find_orphans
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Owner, Phase, decode, is_rollback
+from airflow_provider_dpone.publication.record import Owner, Phase, decode, is_rollback
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import CandidateIntent
+from airflow_provider_dpone.publication.watch import Look, Slot, Watch, Woken, judge_look
 from airflow_provider_dpone.routes.cluster_refresh import (
     CleanupRequest,
+    HandedOver,
     OperatorRequest,
     PublishRequest,
     Site,
@@ -40,6 +42,8 @@ from airflow_provider_dpone.routes.cluster_refresh import (
     stage,
 )
 from airflow_provider_dpone.routes.ports import Ports
+from tests.proof import oracle
+from tests.proof.oracle import Broken, Truth
 from tests.simulation.ports import (
     KEY,
     TARGET,
@@ -57,10 +61,9 @@ SITE = Site(TARGET, USER, CONTROL)
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
 OLD = Table("00000000-0000-4000-8000-00000000000a", 7, "old", "/clickhouse/tables/old/01")
 TRIES = 3
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
+FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
+MOST_LOOKS = 6
+"""After this many looks of its trigger a deferred task is woken anyhow, as at its deadline."""
 
 
 class Chooser(Protocol):
@@ -84,6 +87,15 @@ class Chooser(Protocol):
     def operator(self) -> bool:
         """Whether an operator runs a command on the target now."""
 
+    def hand_over(self) -> float | None:
+        """After how many seconds this publish call may hand its waiting over."""
+
+    def wakes(self) -> bool:
+        """Whether the trigger of a deferred publication looks now."""
+
+    def forgets(self) -> bool:
+        """Whether what the trigger saw is lost: the task is cleared, or the triggerer restarts."""
+
     def way(self) -> bool:
         """Whether that is a command that operators begin themselves: a rollback, or the drop of an orphan."""
 
@@ -97,6 +109,7 @@ class Calm:
     disturbances: Mapping[int, Callable[[World], None]] = field(default_factory=dict)
     twins: bool = False
     operators: frozenset[int] = frozenset()
+    hands_over: float | None = None
 
     def fault(self, point: str) -> Fault:
         self.points.append(point)
@@ -121,6 +134,15 @@ class Calm:
     def operator(self) -> bool:
         return len(self.points) in self.operators
 
+    def hand_over(self) -> float | None:
+        return self.hands_over
+
+    def wakes(self) -> bool:
+        return True
+
+    def forgets(self) -> bool:
+        return False
+
     def way(self) -> bool:
         return False
 
@@ -135,6 +157,7 @@ class Seeded:
     strangers: float = 0.0
     twins: float = 0.0
     operators: float = 0.0
+    deferrals: float = 0.0
     ways: float = 0.0
     focus: int | None = None
     """The one kind of cluster event that most of this history's events are."""
@@ -148,13 +171,24 @@ class Seeded:
     def operator(self) -> bool:
         return self.operators > 0 and self.random.random() < self.operators
 
+    def hand_over(self) -> float | None:
+        if self.deferrals > 0 and self.random.random() < self.deferrals:
+            return self.random.choice([0.0, 1.0, 4.0])
+        return None
+
+    def wakes(self) -> bool:
+        return self.random.random() < 0.1
+
+    def forgets(self) -> bool:
+        return self.random.random() < 0.15
+
     def way(self) -> bool:
         return self.ways > 0 and self.random.random() < self.ways
 
     def fault(self, point: str) -> Fault:
         if self.random.random() >= self.rate:
             return Fault.NONE
-        return self.random.choice([f for f in Fault if f is not Fault.NONE])
+        return self.random.choice(FAULTS)
 
     def order(self, ready: int) -> int:
         return self.random.randrange(ready)
@@ -186,7 +220,11 @@ class Seeded:
 
 @dataclass(slots=True)
 class Operation:
-    """One DAG run: stage, publish, cleanup, each with retries."""
+    """One DAG run: stage, publish, cleanup, each with retries.
+
+    :ivar watch: what its trigger waits for, while its publish task is deferred.
+    :ivar looks: how often the trigger has looked.
+    """
 
     index: int
     staged: StageReceipt | None = None
@@ -194,6 +232,8 @@ class Operation:
     stops: list[Stop] = field(default_factory=list)
     task: int = 0
     tries: int = 0
+    watch: Watch | None = None
+    looks: int = 0
 
     @property
     def over(self) -> bool:
@@ -209,6 +249,7 @@ class Attempt:
     glet: greenlet
     twin: bool = False
     point: str = ""
+    watched: Watch | None = None
 
 
 @dataclass(slots=True)
@@ -227,6 +268,7 @@ class History:
     running: list[Attempt] = field(init=False)
     nonces: int = 0
     judged: int = 0
+    seen: tuple[Any, ...] = ()
     healing: bool = False
     strangers: set[str] = field(default_factory=set)
     operator_stops: list[Stop] = field(default_factory=list)
@@ -248,20 +290,24 @@ class History:
         """Run to the end, heal, finish what can be finished, and judge."""
         for op in self.ops:
             self._start(op)
-            while self.running and not self.overlap:
+            while self._busy and not self.overlap:
                 self._step()
             if not self.overlap and self.chooser.way():
                 # Between two runs, while what the last one replaced is kept; two people may have the same idea.
                 self._start_operator()
                 if self.chooser.twin():
                     self._start_operator(twin=True)
-        while self.running:
+        while self._busy:
             self._step()
         if self.chooser.way():
             self._start_operator()
             while self.running:
                 self._step()
         self._heal()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self.running) or any(op.watch for op in self.ops)
 
     def _heal(self) -> None:
         self.healing = True
@@ -386,19 +432,35 @@ class History:
                     raise Broken(f"a rollback was called done, but {alias} does not have the table")
         return done
 
-    def _start(self, op: Operation) -> None:
-        self._start_attempt(op, twin=False)
+    def _start(self, op: Operation, watched: Watch | None = None) -> None:
+        self._start_attempt(op, twin=False, watched=watched)
         if not self.healing and self.chooser.twin():
-            self._start_attempt(op, twin=True)
+            self._start_attempt(op, twin=True, watched=watched)
 
-    def _start_attempt(self, op: Operation, *, twin: bool) -> None:
+    def _look(self) -> None:
+        """A trigger looks, and may wake its task: with what it saw, or without if that is lost."""
+        op = next((op for op in self.ops if op.watch), None)
+        if op is None or op.watch is None or (self.running and not self.chooser.wakes()):
+            return
+        op.looks += 1
+        stored = self.world.stored(KEY)
+        slot = Slot(stored.record.operation_id, stored.record.phase.value) if stored else None
+        rows = self.world.queue_rows(op.watch.token)
+        judged = judge_look(op.watch, Look(rows, self.world.inventory, slot, int(self.world.now)))
+        woken = judged.watch if isinstance(judged, Woken) else op.watch
+        if not isinstance(judged, Woken) and op.looks % MOST_LOOKS:
+            return
+        op.watch = None
+        self._start(op, None if self.chooser.forgets() else woken)
+
+    def _start_attempt(self, op: Operation, *, twin: bool, watched: Watch | None = None) -> None:
         worker = Worker(self.world, self.trail, self._choose, self._nonce)
         ports = self._ports(worker)
         if op.task > 0 and not self.healing and not twin and self.chooser.strange():
             self._touch(op)
         body = (self._stage, self._publish, self._cleanup)[op.task]
-        glet = greenlet(partial(self._body, op, body, ports, worker))
-        self.running.append(Attempt(op, worker, glet, twin))
+        glet = greenlet(partial(self._body, op, body, ports, worker, watched))
+        self.running.append(Attempt(op, worker, glet, twin, watched=watched))
 
     def _ports(self, worker: Worker) -> Ports:
         return Ports(
@@ -443,6 +505,12 @@ class History:
         return fault
 
     def _step(self) -> None:
+        self._look()
+        if not self.running:
+            self.world.now += 1
+            self.chooser.disturb(self.world)
+            self._judge_applied()
+            return
         attempt = self.running[0 if self.healing else self.chooser.order(len(self.running))]
         if self.healing:
             self.world.work_all()
@@ -459,20 +527,43 @@ class History:
             if attempt.operation is None:
                 if isinstance(result, Stop):
                     self.operator_stops.append(result)
-            elif not attempt.twin:
+            elif not attempt.twin and not self._deferred(attempt, attempt.operation, result):
                 self._ended(attempt.operation, result)
 
+    def _deferred(self, attempt: Attempt, op: Operation, result: Any) -> bool:
+        """Tell whether a publish task waits in the triggerer now, as the operator decides it."""
+        watched = attempt.watched
+        if isinstance(result, HandedOver):
+            op.watch = Watch.of(result.record, conn_id="ch", deadline=int(self.world.now) + 100)
+            if watched is not None and (watched.phase, watched.entry) == (op.watch.phase, op.watch.entry):
+                op.watch = replace(op.watch, outcome=watched.outcome)
+        elif watched is not None and isinstance(result, Stop) and not self.healing:
+            again = result.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+            op.watch = watched if again and self._may_defer(op) else None
+        return op.watch is not None
+
+    def _may_defer(self, op: Operation) -> bool:
+        """A task is deferred a bounded number of times: at its deadline it ends."""
+        return not self.healing and op.looks < 3 * MOST_LOOKS
+
     def _body(
-        self, op: Operation, body: Callable[[Operation, Ports, Worker], Any], ports: Ports, worker: Worker
+        self,
+        op: Operation,
+        body: Callable[[Operation, Ports, Worker, Watch | None], Any],
+        ports: Ports,
+        worker: Worker,
+        watched: Watch | None,
     ) -> Any:
         try:
-            return body(op, ports, worker)
+            return body(op, ports, worker, watched)
+        except HandedOver as handed:
+            return handed
         except Stopped as stopped:
             return stopped.stop
         except Killed:
             return None
 
-    def _stage(self, op: Operation, ports: Ports, worker: Worker) -> StageReceipt:
+    def _stage(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> StageReceipt:
         identity = TaskIdentity("airflow", "dag", f"run{op.index}", "stage", -1, "0")
         request = StageRequest(
             identity,
@@ -483,14 +574,23 @@ class History:
         content = f"new{op.index}"
         return stage(ports, SimStaging(worker, 10 + op.index, content), SITE, request, WAITS)
 
-    def _publish(self, op: Operation, ports: Ports, worker: Worker) -> Any:
+    def _publish(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
         assert op.staged is not None
-        request = PublishRequest(op.staged.operation_id, Guards())
+        # What a task got from XCom stays what it is, whatever another try of the stage task gives meanwhile.
+        staged = op.staged
+        request = PublishRequest(
+            staged.operation_id,
+            Guards(),
+            candidate_uuid=staged.candidate_uuid,
+            hand_over_after=self.chooser.hand_over() if self._may_defer(op) else None,
+            outcome=watched.outcome if watched is not None else None,
+            asker=f"publish{op.index}",
+        )
         receipt = publish(ports, SITE, request, WAITS)
-        self._judge_success(op, receipt)
+        self._judge_success(staged, receipt)
         return receipt
 
-    def _cleanup(self, op: Operation, ports: Ports, worker: Worker) -> Any:
+    def _cleanup(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
         assert op.staged is not None
         request = CleanupRequest(op.staged.operation_id, op.staged.candidate)
         return cleanup(ports, SITE, request, WAITS)
@@ -520,85 +620,46 @@ class History:
 
     # Judging.
 
-    def _judge_applied(self) -> None:
-        """Judge each statement that a replica executed since the last look."""
+    def _truth(self) -> Truth:
         world = self.world
+        stored = world.stored(KEY)
+        return Truth(
+            live={alias: replica.tables.get(TARGET.table) for alias, replica in world.replicas.items()},
+            record=stored.record if stored else None,
+            sent=[token for token, _ in world.sent],
+            permits=world.permits,
+            unfinished=[e.token for e in world.queue if any(s != "finished" for s in e.hosts.values())],
+            known=self.trail.meant | {OLD.uuid},
+            first=self.first,
+            before=OLD.uuid,
+        )
+
+    def _judge_applied(self) -> None:
+        """Judge the world where it changed, and each drop that a replica executed since the last look."""
+        world = self.world
+        if self.judge_trail:
+            for problem in self.oracle.problems():
+                raise Broken(problem)
+        moved = (len(world.applied), len(world.sent), len(world.permits), world.rows.get(KEY))
+        if moved == self.seen:
+            return
+        self.seen = moved
+        truth = self._truth()
         while self.judged < len(world.applied):
             applied = world.applied[self.judged]
             self.judged += 1
             if isinstance(applied.statement, Drop) and applied.removed is not None:
-                self._judge_drop(applied.alias, applied.removed)
-        live = {a: r.tables.get(TARGET.table) for a, r in world.replicas.items()}
-        known = self.trail.meant | {OLD.uuid}
-        for alias, table in live.items():
-            if table is None:
-                if not self.first:
-                    raise Broken(f"the live table is missing on {alias}")
-            elif table.uuid not in known:
-                raise Broken(f"a foreign table is live on {alias}")
-            elif table.rows == 0:
-                raise Broken(f"an unfinished candidate is live on {alias}")
-        swaps: dict[str, int] = {}
-        for token, _ in world.sent:
-            _, operation, action, *_ = token.split(":")
-            if action == "publish":
-                swaps[operation] = swaps.get(operation, 0) + 1
-        if any(count > 1 for count in swaps.values()):
-            raise Broken("a swap was sent twice for one operation")
-        if len(set(world.permits)) != len(world.permits):
-            raise Broken("two permits for one epoch")
-        if self.judge_trail:
-            for problem in self.oracle.problems():
-                raise Broken(problem)
-        if (stored := world.stored(KEY)) is not None:
-            record = stored.record
-            # Not the record's own word for it, which a planted bug may have changed.
-            if record.phase in PUBLISHED_PHASES and any(
-                t is None or t.uuid != record.desired.uuid for t in live.values()
-            ):
-                raise Broken("recorded as published, but a replica does not have the new data")
-            if record.phase is Phase.ABORTED and swaps.get(record.operation_id[:16]) and not record.disarmed:
-                raise Broken("recorded as given up, but its swap was sent and can still run")
-            closed = {s.uuid for s in record.settled if s.outcome is Phase.ABORTED}
-            if record.phase is Phase.ABORTED:
-                closed.add(record.desired.uuid)
-            # What was published before a rollback to it was given up may go live by the next one.
-            closed -= {s.uuid for s in record.settled if s.outcome in PUBLISHED_PHASES} | {OLD.uuid}
-            if any(table is not None and table.uuid in closed for table in live.values()):
-                raise Broken("recorded as not published, but its data went live")
+                oracle.judge_drop(truth, applied.alias, applied.removed, self.strangers)
+        oracle.judge(truth)
 
-    def _judge_drop(self, alias: str, uuid: str) -> None:
-        if uuid in self.strangers:
-            raise Broken(f"{alias} dropped a stranger's table")
-        for other, replica in self.world.replicas.items():
-            live = replica.tables.get(TARGET.table)
-            if live is not None and live.uuid == uuid:
-                raise Broken(f"{alias} dropped what is live on {other}")
-        stored = self.world.stored(KEY)
-        if stored is None:
-            return
-        record = stored.record
-        if record.phase in (Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL):
-            if record.desired.uuid == uuid:
-                raise Broken("an unresolved operation's new generation was dropped")
-            if record.predecessor is not None and record.predecessor.uuid == uuid:
-                raise Broken("an unresolved operation's predecessor was dropped")
-
-    def _judge_success(self, op: Operation, receipt: Any) -> None:
-        """Success is said only when every replica has the new data (unless a later run replaced it)."""
-        if not isinstance(receipt, PublicationReceipt):
-            return
-        assert op.staged is not None
-        stored = self.world.stored(KEY)
-        assert stored is not None
-        if stored.record.operation_id != op.staged.operation_id:
-            return
-        for alias, replica in self.world.replicas.items():
-            live = replica.tables.get(TARGET.table)
-            if live is None or live.uuid != op.staged.candidate_uuid:
-                raise Broken(f"success was said, but {alias} does not have the new data")
-            if (live.rows, live.content) != (op.staged.rows, op.staged.content.city):
-                raise Broken(f"success was said, but {alias} has other content")
+    def _judge_success(self, staged: StageReceipt, receipt: Any) -> None:
+        oracle.judge_success(
+            self._truth(),
+            receipt,
+            uuid=staged.candidate_uuid,
+            rows=staged.rows,
+            content=staged.content.city,
+        )
 
     def _judge_end(self) -> None:
         """After the faults are gone, every operation has an end, or a hold that is named and safe."""
@@ -628,25 +689,7 @@ class History:
             if record.phase is not Phase.PREPARED:
                 raise Broken("an operation was dispatched that no task knows")
             return
-        if not holder.stops:
-            raise Broken(f"the target is held in {record.phase} and nobody was told why")
-        held = holder.stops[-1].code
-        if held not in HOLDS[record.phase]:
-            raise Broken(f"the target is held in {record.phase} by {held}")
-
-
-HOLDS: Mapping[Phase, frozenset[Code]] = {
-    # Refused before the dispatch; the next run supersedes it.
-    Phase.PREPARED: frozenset({Code.CONTENT_DIFFERS, Code.CANDIDATE_DIFFERS}),
-    # The permit was claimed and its holder is gone without a word, or the queue forgot the entry.
-    # Or an operator's command was interrupted.
-    Phase.DISPATCHING: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
-    Phase.BOUND: frozenset({Code.ENTRY_NOT_SEEN, Code.RESOLVING}),
-    # Ended on every replica, not live on every replica.
-    Phase.TERMINAL: frozenset(
-        {Code.PARTIAL_TERMINAL, Code.FAILED_EVERYWHERE, Code.SWAPPED_BACK, Code.RESOLVING}
-    ),
-}
+        oracle.judge_hold(record.phase, holder.stops[-1].code if holder.stops else None)
 
 
 def seeded(seed: int) -> History:
@@ -662,6 +705,7 @@ def seeded(seed: int) -> History:
             strangers=rnd.choice([0.0, 0.0, 0.2]),
             operators=(operators := rnd.choice([0.0, 0.0, 0.02, 0.1])),
             ways=rnd.choice([0.0, 0.8]) if operators else 0.0,
+            deferrals=rnd.choice([0.0, 0.5, 1.0]),
         ),
         replicas=rnd.choice([2, 2, 3]),
         operations=rnd.choice([1, 2, 3]),

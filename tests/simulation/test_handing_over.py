@@ -11,10 +11,18 @@ from airflow_provider_dpone.publication.receipt import PublicationReceipt, Stage
 from airflow_provider_dpone.publication.record import HostReceipt, Phase
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.publication.watch import Look, SeenOutcome, Slot, Watch, Why, Woken, judge_look
-from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
-from tests.simulation.ports import KEY, Fault, Worker
+from airflow_provider_dpone.routes.cluster_refresh import (
+    HandedOver,
+    OperatorRequest,
+    PublishRequest,
+    publish,
+    resolve,
+)
+from tests.simulation.ports import KEY, Fault, Killed, Worker
 from tests.simulation.run import SITE, WAITS
 from tests.simulation.test_review_findings import Site, once
+
+ASKER = "the publish task"
 
 
 def publish_with(site: Site, staged: StageReceipt, worker: Worker | None = None, **request: Any) -> Any:
@@ -26,7 +34,7 @@ def handed_over(site: Site, staged: StageReceipt) -> HandedOver:
     """Publish while replica 2 does nothing, and wait a second for it."""
     site.world.replicas["s1/r2"].paused = True
     with pytest.raises(HandedOver) as caught:
-        publish_with(site, staged, hand_over_after=1.0)
+        publish_with(site, staged, hand_over_after=1.0, asker=ASKER)
     return caught.value
 
 
@@ -59,8 +67,7 @@ def test_a_bound_publication_is_handed_over_and_another_call_finishes_it() -> No
     assert (site.phase(), site.swaps()) == (Phase.COMMITTED, 1)
 
 
-@pytest.mark.parametrize("awaited", [True, False])
-def test_a_proof_that_somebody_else_recorded_meanwhile_is_no_replay_for_who_waited(awaited: bool) -> None:
+def test_a_proof_that_somebody_else_recorded_meanwhile_is_no_replay_for_who_waited() -> None:
     site = Site()
     staged = site.stage(0)
     handed = handed_over(site, staged)
@@ -69,7 +76,44 @@ def test_a_proof_that_somebody_else_recorded_meanwhile_is_no_replay_for_who_wait
     event = woken(site, Watch.of(handed.record, conn_id="ch", deadline=2_000))
     assert event is not None
     assert event.why is Why.RECORD
-    assert publish_with(site, staged, awaited=awaited).replayed is not awaited
+    assert not publish_with(site, staged, asker=ASKER).replayed
+    assert publish_with(site, staged, asker="the task after it was cleared").replayed
+
+
+@pytest.mark.parametrize("meanwhile", ["nobody", "another run began", "another run was published"])
+@pytest.mark.parametrize(("point", "skip"), [("send", 0), ("read queue", 0), ("write", 0), ("write", 1)])
+def test_a_retry_is_no_replay_whatever_its_killed_try_had_done(point: str, skip: int, meanwhile: str) -> None:
+    """A try is killed after the statement was sent; the next one finds the operation proven, by whomever."""
+    site = Site()
+    staged = site.stage(0)
+    with pytest.raises(Killed):
+        publish_with(site, staged, site.worker(once(point, Fault.KILL_AFTER, skip=skip)), asker=ASKER)
+    site.world.heal()
+    if meanwhile != "nobody":
+        another = site.stage(1)
+        if meanwhile == "another run was published":
+            publish_with(site, another)
+    assert not publish_with(site, staged, asker=ASKER).replayed
+    assert publish_with(site, staged, asker="the task after it was cleared").replayed
+
+
+def test_a_retry_of_a_cleared_task_answers_as_its_first_try_would_have() -> None:
+    site = Site()
+    staged = site.stage(0)
+    assert not publish_with(site, staged, asker=ASKER).replayed
+    cleared = "the task after it was cleared"
+    with pytest.raises(Stopped):
+        publish_with(site, staged, site.worker(once("observe", Fault.LOST)), asker=cleared)
+    assert publish_with(site, staged, asker=cleared).replayed
+
+
+def test_that_a_task_asked_is_on_record_before_anything_is_sent() -> None:
+    site = Site()
+    staged = site.stage(0)
+    with pytest.raises(Stopped) as caught:
+        publish_with(site, staged, site.worker(once("evidence publish-asked", Fault.REFUSED)), asker=ASKER)
+    assert caught.value.stop.code is Code.EVIDENCE_UNAVAILABLE
+    assert (site.phase(), site.swaps()) == (Phase.PREPARED, 0)
 
 
 def test_what_is_not_bound_is_never_handed_over() -> None:
@@ -163,3 +207,18 @@ def test_a_seen_outcome_is_no_word_about_what_is_live() -> None:
         publish_with(site, staged, outcome=outcome)
     assert caught.value.stop.code is Code.PARTIAL_TERMINAL
     assert site.phase() is Phase.TERMINAL
+
+
+def test_a_swap_that_was_made_harmless_without_any_entry_is_never_handed_over() -> None:
+    site = Site()
+    staged = site.stage(0)
+    with pytest.raises(Stopped):
+        publish_with(site, staged, site.worker(once("send", Fault.UNSENT)), patience=0.0)
+    operator = site.ports(site.worker(once("write", Fault.KILL_BEFORE, skip=1)))
+    with pytest.raises(Killed):
+        resolve(operator, SITE, OperatorRequest("test"), WAITS)
+    assert site.phase() is Phase.TERMINAL
+    with pytest.raises(Stopped) as caught:
+        publish_with(site, staged, hand_over_after=1.0)
+    assert not isinstance(caught.value, HandedOver)
+    assert caught.value.stop.code is Code.RESOLVING

@@ -24,6 +24,9 @@ from airflow_provider_dpone.publication.trail import (
 )
 from tests.simulation.ports import KEY, Fault
 from tests.simulation.run import Calm, History
+from tests.simulation.test_review_findings import Site
+from tests.simulation.test_ways_out import published, roll_back
+from tests.simulation.trail import TrailOracle
 from tests.simulation.world import World
 
 PATIENT = {Staged.kind}
@@ -129,3 +132,16 @@ def test_an_unknown_write_is_told_as_unknown() -> None:
     _, history = run({number: Fault.LOST})
     found = [body for _, body in history.trail.entries if isinstance(body, CompareAndSwapOutcome)]
     assert next(body.outcome for body in found if body.phase is Phase.DISPATCHING) == "unknown"
+
+
+def test_a_rollback_leaves_the_trail_of_every_publication() -> None:
+    site = Site()
+    staged = published(site)
+    done = roll_back(site, staged.operation_id)
+    bodies = [body for operation, body in site.trail.entries if operation == done.operation_id]
+    (admission,) = [body for body in bodies if isinstance(body, Admission)]
+    assert admission.slot is not None
+    assert admission.slot.operation_id == staged.operation_id
+    # An operation of this kind creates nothing, so that there is no intent of a candidate.
+    intent = "an operation was prepared before the intent of its candidate was written"
+    assert set(TrailOracle(site.world, site.trail).problems()) <= {intent}

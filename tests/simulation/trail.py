@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_dpone.publication.classify import ReplicaState
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, AuthorityRecord, Phase, Row, decode
+from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, AuthorityRecord, Phase, Row
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Body,
@@ -23,7 +23,7 @@ from airflow_provider_dpone.publication.trail import (
     StoredReceipt,
 )
 from tests.simulation.ports import SimEvidence
-from tests.simulation.world import World
+from tests.simulation.world import World, decoded
 
 NEW = (ReplicaState.COMMITTED, ReplicaState.CLEANED)
 OLD = (ReplicaState.PENDING,)
@@ -64,7 +64,7 @@ class TrailOracle:
         return [body for operation, body in self.trail.entries if operation == operation_id]
 
     def _judge(self, before: Row | None, row: Row, version: int) -> Iterator[str]:
-        record = self.records[row.write_id] = decode(row)
+        record = self.records[row.write_id] = decoded(row)
         old = self.records.get(before.write_id) if before else None
         bodies = self._of(record.operation_id)
         if not any(isinstance(b, CompareAndSwap) and b.write_id == row.write_id for b in bodies):

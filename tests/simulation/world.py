@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from airflow_provider_dpone.publication.facts import (
@@ -21,7 +22,13 @@ from airflow_provider_dpone.publication.facts import (
 )
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
-from airflow_provider_dpone.publication.record import ContentDigest, Row, StoredRecord, decode
+from airflow_provider_dpone.publication.record import (
+    AuthorityRecord,
+    ContentDigest,
+    Row,
+    StoredRecord,
+    decode,
+)
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename, Statement
 
 AUTHORITY = "a" * 32
@@ -222,7 +229,7 @@ class World:
         if (current := self.rows.get(key)) is None:
             return None
         row, version = current
-        return StoredRecord(decode(row), row.write_id, version)
+        return StoredRecord(decoded(row), row.write_id, version)
 
     # Looking.
 
@@ -264,34 +271,8 @@ class World:
         )
 
     def _table_facts(self, table: Table) -> TableFacts:
-        count = len(self.replicas)
         active = sum(replica.up for replica in self.replicas.values())
-        return TableFacts(
-            uuid=table.uuid,
-            engine="ReplicatedMergeTree",
-            engine_full="ReplicatedMergeTree ORDER BY id",
-            schema_digest="s" * 64,
-            engine_refusal=None,
-            create_query="",
-            comment_authority=None,
-            rows=table.rows,
-            bytes=table.rows,
-            replication=Replication(
-                zookeeper_name="default",
-                zookeeper_path=table.path,
-                replica_name="r",
-                is_readonly=False,
-                is_session_expired=False,
-                queue_size=0,
-                log_max_index=1,
-                log_pointer=2,
-                total_replicas=count,
-                active_replicas=active,
-                lost_parts=0,
-                queue_error=False,
-                keeper_error=False,
-            ),
-        )
+        return _table_facts(table, len(self.replicas), active)
 
     def content(self, name: str) -> dict[str, ContentDigest]:
         """The content digest of a table on every replica that has it."""
@@ -313,7 +294,7 @@ class World:
                 rows.append(
                     QueueRow(
                         entry=entry.name,
-                        query=repr(entry.statement),
+                        query=_text(entry.statement),
                         statement=entry.statement,
                         token=token,
                         host=host,
@@ -324,6 +305,47 @@ class World:
                     )
                 )
         return rows
+
+
+@lru_cache(maxsize=10_000)
+def decoded(row: Row) -> AuthorityRecord:
+    """Return the record in ``row``. Each row is decoded once: the same row is read many times."""
+    return decode(row)
+
+
+@lru_cache(maxsize=10_000)
+def _text(statement: Statement) -> str:
+    return repr(statement)
+
+
+@lru_cache(maxsize=10_000)
+def _table_facts(table: Table, count: int, active: int) -> TableFacts:
+    return TableFacts(
+        uuid=table.uuid,
+        engine="ReplicatedMergeTree",
+        engine_full="ReplicatedMergeTree ORDER BY id",
+        schema_digest="s" * 64,
+        engine_refusal=None,
+        create_query="",
+        comment_authority=None,
+        rows=table.rows,
+        bytes=table.rows,
+        replication=Replication(
+            zookeeper_name="default",
+            zookeeper_path=table.path,
+            replica_name="r",
+            is_readonly=False,
+            is_session_expired=False,
+            queue_size=0,
+            log_max_index=1,
+            log_pointer=2,
+            total_replicas=count,
+            active_replicas=active,
+            lost_parts=0,
+            queue_error=False,
+            keeper_error=False,
+        ),
+    )
 
 
 def clone(table: Table, **changes: object) -> Table:

@@ -50,18 +50,19 @@ class FakeGrants:
     answer: Stop | None = None
     fails: Stop | None = None
 
-    def required(self) -> tuple[str, ...]:
-        return ("GRANT CLUSTER ON *.* TO `app`",)
+    def required(self, *, table_functions: bool) -> tuple[str, ...]:
+        more = ("GRANT READ ON FILE TO `app`",) if table_functions else ()
+        return ("GRANT CLUSTER ON *.* TO `app`", *more)
 
-    def check(self) -> Stop | None:
+    def check(self, *, table_functions: bool) -> Stop | None:
         if self.fails is not None:
             raise Stopped(self.fails)
         return self.answer
 
 
-def run(seen: Observation | Stop, grants: FakeGrants | None = None) -> Preflight:
+def run(seen: Observation | Stop, grants: FakeGrants | None = None, *, from_file: bool = False) -> Preflight:
     site = Site(Target("analytics", "mart", "orders"), USER, CONTROL)
-    return preflight(FakeCatalog(seen), grants or FakeGrants(), site)
+    return preflight(FakeCatalog(seen), grants or FakeGrants(), site, from_file=from_file)
 
 
 def failed(found: Preflight) -> dict[str, Code]:
@@ -144,6 +145,23 @@ def test_what_depends_on_the_table_is_listed() -> None:
     assert "mart.daily (View)" in {finding.found for finding in found.findings}
 
 
+@pytest.mark.parametrize(
+    ("seen", "from_file", "wanted"),
+    [
+        (good(), False, False),
+        (good(), True, True),
+        (observation(None, {}, {}), False, True),
+        (Stop(Code.UNKNOWN_CLUSTER, "None of that name."), False, False),
+        (Stop(Code.UNKNOWN_CLUSTER, "None of that name."), True, True),
+    ],
+    ids=["query", "file", "absent", "unread", "file-unread"],
+)
+def test_the_grant_for_table_functions_is_asked_where_one_is_used(
+    seen: Observation | Stop, from_file: bool, wanted: bool
+) -> None:
+    assert ("GRANT READ ON FILE TO `app`" in run(seen, from_file=from_file).grants) is wanted
+
+
 def show(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: Preflight, output: str
 ) -> tuple[int, str]:
@@ -165,6 +183,7 @@ def show(
                 database="mart",
                 table="orders",
                 replication_mode="internal",
+                source="query",
                 output=output,
             )
         )

@@ -32,10 +32,10 @@ from airflow_provider_dpone.publication.decide_resolve import (
 from airflow_provider_dpone.publication.explain import Way, explain
 from airflow_provider_dpone.publication.facts import TableFacts
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.queue import NotSeen, QueueState, Running, Terminal
+from airflow_provider_dpone.publication.queue import Contradictory, NotSeen, QueueState, Running, Terminal
 from airflow_provider_dpone.publication.record import AuthorityRecord, HostReceipt, Phase
 from airflow_provider_dpone.publication.statement import Exchange, Rename
-from airflow_provider_dpone.publication.stop import Code
+from airflow_provider_dpone.publication.stop import Code, Stop
 from tests.unit.builders import (
     COMMITTED,
     ENTRY,
@@ -146,6 +146,14 @@ def test_a_disarming_that_failed_somewhere_is_sent_once_more_by_the_next_command
     assert isinstance(step, Hold)
     assert step.stop.replicas["s1/r2"] == {"exception_code": 164}
     assert isinstance(decide(of, PARKED_OLD, None, queue=failed, sent=1), Wait)
+
+
+def test_a_disarming_that_was_repeated_on_the_way_is_sent_anew_by_the_next_command_only() -> None:
+    of = disarming()
+    twice = Contradictory(Stop(Code.ENTRY_AMBIGUOUS, "two entries"))
+    assert decide(of, PARKED_OLD, PENDING, queue=twice) == Disarm()
+    assert isinstance(decide(of, PARKED_OLD, PENDING, queue=twice, sent=1), Hold)
+    assert isinstance(decide(of, PARKED_OLD, FOREIGN_TARGET, queue=twice), Hold)
 
 
 def test_after_the_disarming_the_replicas_decide() -> None:

@@ -19,7 +19,12 @@ from airflow_provider_dpone.evidence import location
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stopped
-from airflow_provider_dpone.publication.trail import CandidateIntent, CompareAndSwap, PermitUnused
+from airflow_provider_dpone.publication.trail import (
+    CandidateIntent,
+    CompareAndSwap,
+    PermitUnused,
+    PublishAsked,
+)
 
 OPERATION = "ab" * 32
 WRITE_ID = "cd" * 16
@@ -103,6 +108,13 @@ def test_an_unused_permit_is_proven_by_epoch_and_write_together(root: ObjectStor
     assert not evidence.permit_unused(OPERATION, 4, WRITE_ID)
     assert not evidence.permit_unused(OPERATION, 3, "other")
     assert not evidence.permit_unused("ef" * 32, 3, WRITE_ID)
+
+
+def test_who_asked_for_a_proof_in_vain_is_known_to_its_next_try(root: ObjectStoragePath) -> None:
+    store(root, "ti-1").write(OPERATION, PublishAsked("a"))
+    assert store(root, "ti-2").asked(OPERATION, "a")
+    assert not store(root, "ti-2").asked(OPERATION, "b")
+    assert not store(root, "ti-2").asked("ef" * 32, "a")
 
 
 def test_an_intent_to_write_is_no_proof_of_an_unused_permit(root: ObjectStoragePath) -> None:

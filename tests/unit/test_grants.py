@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.grants import (
+    READ_ON_FILE,
     RequiredGrant,
     missing,
     parse_grants,
@@ -111,6 +112,28 @@ def test_a_grant_that_is_enough(privilege: str, line: str) -> None:
 )
 def test_a_grant_that_is_not_enough(privilege: str, line: str) -> None:
     assert not holds(privilege, line)
+
+
+@pytest.mark.parametrize(
+    ("line", "enough"),
+    [
+        ("GRANT READ ON FILE TO app", True),
+        ("GRANT READ, WRITE ON FILE TO app", True),
+        ("GRANT READ ON * TO app", True),
+        ("GRANT WRITE ON FILE TO app", False),
+        ("GRANT READ ON REMOTE TO app", False),
+        ("GRANT SELECT ON *.* TO app", False),
+    ],
+)
+def test_reading_file_is_a_grant_on_a_source(line: str, enough: bool) -> None:
+    assert (not missing([READ_ON_FILE], parse_grants([line]))) is enough
+
+
+def test_reading_file_is_required_only_where_a_table_function_is_used() -> None:
+    assert READ_ON_FILE not in required_grants(TARGET)
+    with_functions = required_grants(TARGET, table_functions=True)
+    assert with_functions == (*REQUIRED, READ_ON_FILE)
+    assert statements(with_functions, "app")[-1] == "GRANT READ ON FILE TO `app`"
 
 
 def test_two_narrow_grants_are_enough_together() -> None:

@@ -105,8 +105,9 @@ def test_a_settled_operation_is_answered_from_the_record() -> None:
     later = replace(done, operation_id="later", settled=done.remembered("later"))
     settled = later.find_settled(done.operation_id)
     assert settled is not None
-    receipt = settled_receipt(later, settled)
+    receipt = settled_receipt(later, settled, replayed=True)
     assert (receipt.state, receipt.uuid, receipt.replayed) == (Phase.COMPLETED, NEW_UUID, True)
+    assert not settled_receipt(later, settled, replayed=False).replayed
 
 
 def test_the_published_schemas_are_the_ones_in_the_docs() -> None:

@@ -69,7 +69,7 @@ def cleanup(ports: Ports, site: Site, request: CleanupRequest, waits: Waits) -> 
     :raises Stopped: ``NOT_COMMITTED``; ``CLEANUP_PENDING`` and others, with the publication successful.
     """
     observation = ports.catalog.observe([site.target.table, request.candidate])
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     record = stored.record
     if record.operation_id != request.operation_id:
         # A later operation has the slot; it took over what was left to drop.

@@ -301,9 +301,11 @@ def read_dispatch(
     )
 
 
-def require_record(observation: Observation, target: Target) -> StoredRecord:
+def require_record(observation: Observation, site: Site) -> StoredRecord:
+    target = site.target
     if observation.record is None:
-        without = [a for a, facts in observation.replicas.items() if facts.control.structure is None]
+        structures = {alias: facts.control.structure for alias, facts in observation.replicas.items()}
+        without = [alias for alias, structure in structures.items() if structure is None]
         if without:
             raise Stopped(
                 Stop(
@@ -312,14 +314,23 @@ def require_record(observation: Observation, target: Target) -> StoredRecord:
                     facts={"replicas": list(without)},
                 )
             )
+        if other := [a for a, structure in structures.items() if structure != site.control_structure]:
+            raise Stopped(
+                Stop(
+                    Code.CONTROL_TABLE_INVALID,
+                    f"The control table has another structure or Keeper path on {', '.join(other)}, so no record "
+                    f"of {target} was read.",
+                    facts={"replicas": list(other)},
+                )
+            )
         raise Stopped(Stop(Code.NOT_STAGED, f"Nothing is staged for {target}."))
     return observation.record
 
 
-def answer_settled(record: AuthorityRecord, operation_id: str) -> SettledReceipt:
+def answer_settled(record: AuthorityRecord, operation_id: str, *, replayed: bool = True) -> SettledReceipt:
     settled = record.find_settled(operation_id)
     if settled is not None and settled.outcome is not Phase.ABORTED:
-        return settled_receipt(record, settled)
+        return settled_receipt(record, settled, replayed=replayed)
     owner = record.owner
     this = (
         "this one was not published"

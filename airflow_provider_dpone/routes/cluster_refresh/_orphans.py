@@ -91,7 +91,7 @@ def forget(ports: Ports, site: Site, name: str, request: OperatorRequest, waits:
     :raises Stopped: it is still there, nothing has its name, or its drop is still running. Nothing was changed.
     """
     observation, _ = observe_admitted(ports, site, [site.target.table, name], waits)
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     record = stored.record
     if not record.ended:
         raise Stopped(_busy(site))

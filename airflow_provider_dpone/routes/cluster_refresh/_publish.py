@@ -13,6 +13,7 @@ from airflow_provider_dpone.publication.decide import (
     Guards,
     Situation,
     decide_publication,
+    not_dispatchable,
 )
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.queue import (
@@ -32,7 +33,7 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import Classification, StoredReceipt
+from airflow_provider_dpone.publication.trail import Classification, PublishAsked, StoredReceipt
 from airflow_provider_dpone.publication.watch import SeenOutcome
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
@@ -54,9 +55,6 @@ from airflow_provider_dpone.routes.ports import (
     Ports,
 )
 
-_WAITS_WITHOUT_WORKER = frozenset({Phase.BOUND, Phase.TERMINAL})
-"""The phases with a bound queue entry and without proof."""
-
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
@@ -68,8 +66,9 @@ class PublishRequest:
         ``None``: never.
     :ivar outcome: what was read about the queue entry while no worker waited. It counts only where the queue
         doesn't show the entry any more.
-    :ivar awaited: an earlier call of this task waited for this proof in vain, so whoever recorded it meanwhile,
-        the answer is no replay.
+    :ivar asker: names the publish task over its retries and deferrals (``TaskIdentity.digest``). If a call of the
+        same asker found the operation unproven, the answer is no replay, whoever recorded the proof meanwhile.
+        ``None``: this call alone counts.
     """
 
     operation_id: str
@@ -78,7 +77,7 @@ class PublishRequest:
     candidate_uuid: str | None = None
     hand_over_after: float | None = None
     outcome: SeenOutcome | None = None
-    awaited: bool = False
+    asker: str | None = None
 
 
 class HandedOver(Stopped):
@@ -104,16 +103,44 @@ def publish(
     :raises HandedOver: as asked for by ``request.hand_over_after``; another call goes on later.
     """
     observation = ports.catalog.observe([site.target.table])
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     record = stored.record
+    replayed = _is_replay(ports, request, record)
     if record.operation_id != request.operation_id:
-        return answer_settled(record, request.operation_id)
+        return answer_settled(record, request.operation_id, replayed=replayed)
     if record.phase is Phase.PREPARED:
         # Once a statement was sent, a replica that is away is waited for, not refused.
         observation, _ = observe_admitted(ports, site, [site.target.table], waits, seen=observation)
         require_target(site, observation)
-        stored = require_record(observation, site.target)
-    return _Publication(ports, site, request, waits, stored, observation.sequence).run()
+        stored = require_record(observation, site)
+    return _Publication(ports, site, request, waits, stored, observation.sequence, replayed=replayed).run()
+
+
+def _is_replay(ports: Ports, request: PublishRequest, record: AuthorityRecord) -> bool:
+    """Tell whether the operation was over when this task, in whichever try, asked for the first time.
+
+    A try that finds it unproven says so in the evidence before it goes on, since it may be killed once the
+    statement is sent. What the next try answers is then news to whoever waits for it.
+
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+    """
+    over = record.operation_id != request.operation_id or record.published
+    if request.asker is None:
+        return over
+    if over:
+        return not ports.evidence.asked(request.operation_id, request.asker)
+    ports.evidence.write(request.operation_id, PublishAsked(request.asker))
+    return False
+
+
+def _waits_without_worker(record: AuthorityRecord) -> bool:
+    """Tell whether the queue entry is bound and the proof is missing.
+
+    A swap that an operator made harmless may have ended without any entry.
+    """
+    publication = record.publication
+    bound = publication is not None and publication.entry is not None
+    return bound and record.phase in (Phase.BOUND, Phase.TERMINAL)
 
 
 def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: Waits) -> Stop | None:
@@ -152,7 +179,7 @@ class _Publication:
     observation: Observation | None = None
     queue: QueueState | None = None
     permit_unused: bool = False
-    replayed: bool = True
+    replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
     written: Classification | None = None
@@ -160,7 +187,6 @@ class _Publication:
 
     def run(self) -> PublicationReceipt | SettledReceipt:
         ports = self.ports
-        self.replayed = not self.request.awaited
         wanted = self.request.patience
         patience = self.waits.publish if wanted is None else min(wanted, self.waits.publish)
         dispatch_pause: Pause | None = None
@@ -171,7 +197,7 @@ class _Publication:
             record = self.stored.record
             if record.operation_id != self.request.operation_id:
                 # Somebody else proved and ended this operation, and a later one has the slot.
-                return answer_settled(record, self.request.operation_id)
+                return answer_settled(record, self.request.operation_id, replayed=self.replayed)
             if self.request.candidate_uuid not in (None, record.desired.uuid):
                 raise Stopped(
                     Stop(
@@ -224,7 +250,6 @@ class _Publication:
                         record, entry=entry, query_digest=query_digest, receipt=receipt, now=self._now()
                     )
                     if self._move(moved):
-                        self.replayed = False
                         ports.log(f"{self.site.target}: committed on {', '.join(record.replicas)}.")
                         # With what this look warns of; whoever moves the record on writes its own before.
                         note(ports, record.operation_id, StoredReceipt(self.stored.version, self._receipt()))
@@ -232,7 +257,7 @@ class _Publication:
                     pause = outcome_pause
                     if record.phase is Phase.PREPARED:
                         pause = dispatch_pause = dispatch_pause or Pause(ports, self.waits.ready, self.waits)
-                    elif record.phase in _WAITS_WITHOUT_WORKER and hand_over_pause is not None:
+                    elif _waits_without_worker(record) and hand_over_pause is not None:
                         pause = hand_over_pause
                     if stop.message != said:
                         said = stop.message
@@ -280,14 +305,21 @@ class _Publication:
                 case step.ReadQueue():
                     self._read_queue()
         except Stopped as stopped:
-            if stopped.stop.code is Code.CANDIDATE_DIFFERS and self._moved():
-                # The candidate's name is gone because another worker made it live.
-                return None
+            if stopped.stop.code is Code.CANDIDATE_DIFFERS:
+                if self._moved():
+                    # The candidate's name is gone because another worker made it live.
+                    return None
+                raise Stopped(self._seen_as(stopped.stop)) from None
             again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
             if record.phase is Phase.PREPARED or not again:
                 raise
             return stopped.stop
         return None
+
+    def _seen_as(self, stop: Stop) -> Stop:
+        """Return the same reason as the look that was just taken shows it, naming the replica."""
+        seen = not_dispatchable(self.stored, self.observation) if self.observation else None
+        return seen if seen is not None and seen.code is stop.code else stop
 
     def _moved(self) -> bool:
         """Look again; tell whether another worker went on with the record."""
@@ -389,8 +421,6 @@ class _Publication:
             return
         self.stored = stored
         self.observation, self.queue = None, None
-        # Whoever records the proof: it was this task that sent the statement.
-        self.replayed = False
 
     def _receipt(self) -> PublicationReceipt:
         return publication_receipt(self.stored.record, replayed=self.replayed, warnings=self._warnings())

@@ -89,7 +89,7 @@ def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
     :raises Stopped: ``NOT_RESOLVABLE``: it was dispatched, or has ended; ``CAS_CONFLICT``: somebody was faster.
     """
     observation, _ = observe_admitted(ports, site, [site.target.table], waits)
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     require_operation(stored.record, request)
     if stop := not_abandonable(stored.record):
         raise Stopped(stop)
@@ -112,7 +112,7 @@ def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
     :raises Stopped: neither is proven. Nothing was closed.
     """
     observation, _ = observe_admitted(ports, site, [site.target.table], waits)
-    stored = require_record(observation, site.target)
+    stored = require_record(observation, site)
     require_operation(stored.record, request)
     changed = False
     if request.retire and not _settled_already(stored.record):
@@ -255,7 +255,7 @@ class _Resolve:
     def _observe(self) -> None:
         record = self.stored.record
         seen = self.ports.catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
-        found = require_record(seen, self.site.target)
+        found = require_record(seen, self.site)
         if found.version > self.stored.version:
             self.stored, self.read_at = found, seen.sequence
             self.observation, self.queue = None, None

@@ -80,7 +80,7 @@ def rollback(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -
     # What it was admitted by is checked again: the content on every replica, the live table, the record.
     receipt = publish(ports, site, PublishRequest(operation_id, Guards(allow_empty=True)), waits)
     replayed = receipt.replayed
-    candidate = require_record(ports.catalog.observe([site.target.table]), site.target).record.candidate
+    candidate = require_record(ports.catalog.observe([site.target.table]), site).record.candidate
     try:
         receipt = cleanup(ports, site, CleanupRequest(operation_id, candidate), waits).receipt
     except Stopped as stopped:
@@ -92,7 +92,7 @@ def _look(
     ports: Ports, site: Site, operation: str, waits: Waits
 ) -> tuple[StoredRecord, Observation, RollbackStep]:
     first = ports.catalog.observe([site.target.table])
-    stored = require_record(first, site.target)
+    stored = require_record(first, site)
     tables = [site.target.table, *(item.name for item in stored.record.retained)]
     if stored.record.ended:
         observation, _ = observe_admitted(ports, site, tables, waits)
@@ -100,7 +100,7 @@ def _look(
     else:
         # What holds the target explains more than what it looks like meanwhile.
         observation = ports.catalog.observe(tables)
-    found = require_record(observation, site.target)
+    found = require_record(observation, site)
     return found, observation, decide_rollback(found, observation, operation, observation.server_time)
 
 

@@ -23,13 +23,17 @@ from airflow_provider_dpone.routes.ports import Catalog
 class Grants(Protocol):
     """Asks the servers what the connection's user may do."""
 
-    def required(self) -> Sequence[str]:
-        """Return the GRANT statements that a refresh of this target needs, in order."""
+    def required(self, *, table_functions: bool) -> Sequence[str]:
+        """Return the GRANT statements that a refresh of this target needs, in order.
 
-    def check(self) -> Stop | None:
-        """Return what is missing, by replica.
+        :param table_functions: those too that loading a file and reading a given structure need.
+        """
 
-        :raises Stopped: a replica can't be asked.
+    def check(self, *, table_functions: bool) -> Stop | None:
+        """Return what is missing.
+
+        :param table_functions: as for :meth:`required`.
+        :raises Stopped: the server can't be asked.
         """
 
 
@@ -73,25 +77,29 @@ class Preflight:
         return all(finding.stop is None for finding in self.findings)
 
 
-def preflight(catalog: Catalog, grants: Grants, site: Site) -> Preflight:
+def preflight(catalog: Catalog, grants: Grants, site: Site, *, from_file: bool = False) -> Preflight:
     """Run every check of the admission against one target. Reads only, and raises nothing of its own.
 
     What builds on something that could not be read is left out.
+
+    :param from_file: the source is a file, which needs a grant more on some servers.
     """
-    required = tuple(grants.required())
     try:
         observation = catalog.observe([site.target.table])
     except Stopped as stopped:
         unread = Finding("the cluster can be read", stopped.stop)
-        return Preflight((unread, _grants(grants)), grants=required)
+        required = tuple(grants.required(table_functions=from_file))
+        return Preflight((unread, _grants(grants, from_file)), grants=required)
     inventory = observation.inventory
+    # A table that doesn't exist is created from a structure that the server reads first.
+    table_functions = from_file or observation.table(site.target.table) is None
     findings = (
         Finding("the cluster can be read", None, f"{len(inventory.members)} replicas in one shard"),
         *_cluster(observation, site),
-        _grants(grants),
+        _grants(grants, table_functions),
         *_target(observation, site),
     )
-    return Preflight(findings, inventory.members, required)
+    return Preflight(findings, inventory.members, tuple(grants.required(table_functions=table_functions)))
 
 
 def _cluster(observation: Observation, site: Site) -> Iterator[Finding]:
@@ -111,10 +119,10 @@ def _cluster(observation: Observation, site: Site) -> Iterator[Finding]:
         yield Finding(check.name, check.stop, "" if check.stop else found.get(check.name, ""))
 
 
-def _grants(grants: Grants) -> Finding:
+def _grants(grants: Grants, table_functions: bool) -> Finding:
     name = "the user has every grant"
     try:
-        return Finding(name, grants.check())
+        return Finding(name, grants.check(table_functions=table_functions))
     except Stopped as stopped:
         return Finding(name, stopped.stop)
 

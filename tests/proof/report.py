@@ -1,0 +1,189 @@
+"""Writes ``docs/proof.json`` from the results of the proof's parts, and ``docs/proof.md`` from that.
+
+    python -m tests.proof.report
+
+What was not run with the present code is said to be not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.proof import parts
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+RESULTS = ROOT / "docs" / "proof.json"
+PAGE = ROOT / "docs" / "proof.md"
+NOT_RUN = "Not run.\n"
+LAYERS = ("exploration", "simulation", "unit")
+
+
+def collect() -> dict[str, Any]:
+    """Gather what was run, and where."""
+    results: dict[str, Any] = {
+        name: parts.read(name) for name in ("exploration", "faults", "histories", "mutants")
+    }
+    results["scenarios"] = _read(BUILD / "scenarios.json")
+    results["soak"] = _read(BUILD / "soak.json")
+    if results["histories"] is not None:
+        done = results["histories"].pop("done")
+        results["histories"]["count"] = len(done) * parts.CHUNK
+    results["made"] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--", "airflow_provider_dpone", "tests")),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
+    return results
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def write() -> None:
+    """Write both files."""
+    results = collect()
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    PAGE.write_text(page(results))
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Return the page of these results."""
+    made = results["made"]
+    changed = " with uncommitted changes" if made["changed"] else ""
+    return f"""# What the proof rests on
+
+Written by `scripts/prove`; don't edit. {made["date"]}, commit `{made["commit"]}`{changed}, Python {made["python"]},
+{made["cores"]} cores.
+
+Three layers try to break the same invariants ([`tests/proof/oracle.py`](../tests/proof/oracle.py)): at most one swap
+per operation and one permit per epoch; the live table is old, new, or absent before the first; success only with the
+new table and its content on every replica; nothing dropped that is not proven droppable; what was given up never goes
+live; and after all faults every operation ends or holds by name, with a way out.
+
+## Exploration
+
+The real tasks against a small modelled cluster, in every interleaving of workers, replicas and faults within a budget.
+From every state a calm run of the tasks and an operator must come to an end.
+
+{_exploration(results["exploration"])}
+## One fault at each call
+
+A run of two refreshes with one fault at one call, for each fault and each call. How the target's record ended, and what
+the task was told first.
+
+{_faults(results["faults"])}
+## Random histories
+
+Two to three replicas, one to three runs, several workers, operators, deferrals, many faults; virtual time.
+
+{_histories(results["histories"])}
+## Planted bugs
+
+Each is a mistake that a careful person could make. A checker that doesn't catch it is blind.
+
+{_mutants(results["mutants"])}
+## Scenarios on real servers
+
+{_scenarios(results["scenarios"])}
+## Soak on real servers
+
+{_soak(results["soak"])}"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _exploration(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    rows = [
+        (
+            one["scope"],
+            one["replicas"],
+            one["workers"],
+            ", ".join(f"{k} {v}" for k, v in one["budget"].items()) or "none",
+            f"{one['states']:,}",
+            f"{one['transitions']:,}",
+            "all" if one["complete"] else f"to depth {one['depth']}",
+        )
+        for one in found
+    ]
+    states, transitions = (sum(one[what] for one in found) for what in ("states", "transitions"))
+    total = f"{states:,} states, {transitions:,} transitions.\n"
+    head = ("scope", "replicas", "workers", "what may go wrong", "states", "transitions", "explored")
+    return _table(head, rows) + "\n" + total
+
+
+def _faults(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    rows: dict[tuple[str, str, int], Counter[str]] = {}
+    for one in found:
+        rows.setdefault((one["point"], one["fault"], one["replicas"]), Counter())[one["class"]] += one[
+            "count"
+        ]
+    return _table(
+        ("call", "fault", "replicas", "ends"),
+        ((*key, "; ".join(f"{end}: {n}" for end, n in sorted(ends.items()))) for key, ends in rows.items()),
+    )
+
+
+def _histories(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    each = 1000 * found["cpu_seconds"] / found["count"]
+    rows = sorted(found["ends"].items(), key=lambda item: -item[1])
+    return f"{found['count']:,} histories passed, {each:.1f} ms of processor time each.\n\n" + _table(
+        ("ends", "histories"), ((end, f"{count:,}") for end, count in rows)
+    )
+
+
+def _mutants(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    rows = [
+        (name.replace("_", " "), *("caught" if layers[layer] else "" for layer in LAYERS))
+        for name, layers in sorted(found.items())
+    ]
+    caught = sum(any(layers.values()) for layers in found.values())
+    return _table(("planted bug", *LAYERS), rows) + f"\n{caught} of {len(found)} caught.\n"
+
+
+def _scenarios(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    return _table(
+        ("scenario", "case", "outcome", "exchanges", "seconds"),
+        ((one["name"], one["case"], one["outcome"], one["exchanges"], one["seconds"]) for one in found),
+    )
+
+
+def _soak(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    return _table(("figure", "value"), sorted(found.items()))
+
+
+if __name__ == "__main__":
+    write()
