@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ from pyarrow import parquet
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
 from airflow_provider_dpone.sources import FileSource, RowsLoad, Source, SqlSource, dbapi
 from airflow_provider_dpone.values import GiB
-from benchmarks.protocol import Result, commit
+from benchmarks.report import Result, show, write
 from scripts.lib.flights import NULL, first_extract
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster, User
 from tests.integration.staging_site import Site, new_attempt
@@ -387,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/bench sources", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--json", type=Path, help="write the named ratios to this file")
+    parser.add_argument("--json", type=Path, help="write the named ratios into this file, as a section")
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: to see that it works")
     options = parser.parse_args(arguments)
     rows, rounds, patience = (100_000, 1, 3.0) if options.quick else (1_000_000, 3, 60.0)
@@ -403,27 +402,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.append(generic_transfer(bench, patience, results[0].ours))
         results += memories(bench)
         versions = (cluster.scalar("SELECT version()"), postgres.query("SHOW server_version")[0][0])
-    print(f"{'what':48} {'ours':>10} {'other':>10} {'':9} {'ratio':>7}  wanted")
-    for r in results:
-        mark = "ok" if r.passed else "MISSED"
-        print(f"{r.name:48} {r.ours:10.3f} {r.theirs:10.3f} {r.unit:9} {r.ratio:7.2f}  {r.wanted}: {mark}")
-    passed = sum(r.passed for r in results)
     if options.json:
-        options.json.write_text(
-            json.dumps(
-                {
-                    "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                    "commit": commit(),
-                    "conditions": f"ClickHouse {versions[0]}, PostgreSQL {versions[1]}, all on one machine "
-                    f"({os.cpu_count()} cores, {platform.machine()}), {rows:,} rows, {rounds} rounds, medians",
-                    "results": [asdict(r) for r in results],
-                },
-                indent=2,
-            )
-            + "\n"
+        conditions = (
+            f"ClickHouse {versions[0]}, PostgreSQL {versions[1]}, all on one machine ({os.cpu_count()} cores, "
+            f"{platform.machine()}), {rows:,} rows, {rounds} rounds, medians"
         )
-    print(f"{passed} passed, {len(results) - passed} failed")
-    return 0 if passed == len(results) else 1
+        write(options.json, results, conditions, section="sources")
+    return show(results)
 
 
 if __name__ == "__main__":

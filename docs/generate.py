@@ -193,13 +193,12 @@ def type_map_arrow() -> str:
 
 def measured_sources() -> str:
     """Return the table of the last recorded run of ``scripts/bench sources``, with its conditions."""
-    file = CHECKOUT / "benchmarks" / "last-sources.json"
-    if not file.exists():
+    found = json.loads((CHECKOUT / "benchmarks" / "last.json").read_text()).get("sources")
+    if found is None:
         return (
-            "No run is recorded yet. `scripts/bench sources --json benchmarks/last-sources.json` measures, and "
+            "No run is recorded yet. `scripts/bench sources --json benchmarks/last.json` measures, and "
             "`docs/generate.py` puts the table here.\n"
         )
-    found = json.loads(file.read_text())
     rows = [
         (
             result["name"],
