@@ -23,6 +23,7 @@ _ORDER = (
 _TESTS = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what is quick first, and what keeps an Airflow running last: it costs the others time.
 
