@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 pytest_plugins = ["tests.cluster.fixtures", "tests.airflow.fixtures", "tests.scenarios.fixtures"]
 
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _ORDER.index(_folder(item)), reverse=workers)
 
 
-class _ByFile(LoadScopeScheduling):
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """A file stays with one worker, and so do all files that share the one Airflow."""
 
     def _split_scope(self, nodeid: str) -> str:

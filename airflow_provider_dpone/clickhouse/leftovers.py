@@ -23,8 +23,8 @@ from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.orphans import FoundTable
 
 _TIMEOUT: Final = 60.0
-_LIKE_OURS: Final = "__dpone_[0-9a-f]{16}(_parked)*$"
-_NAMED_IN_A_QUERY: Final = "[^ .,;()`'\"]+__dpone_[0-9a-f]{16}(?:_parked)*"
+_LIKE_OURS: Final = "__dpone_[0-9a-f]{16}(_parked|_lost)*$"
+_NAMED_IN_A_QUERY: Final = "[^ .,;()`'\"]+__dpone_[0-9a-f]{16}(?:_parked|_lost)*"
 
 
 def read_leftovers(server: Server, cluster: str) -> tuple[tuple[FoundTable, ...], int]:

@@ -85,7 +85,7 @@ def candidate_name(table: str, attempt_id: str) -> str:
     return f"{prefix}__dpone_{attempt_id}"
 
 
-_CANDIDATE = re.compile(r"(?P<table>.+)__dpone_(?P<attempt>[0-9a-f]{16})(?:_parked)*", re.DOTALL)
+_CANDIDATE = re.compile(r"(?P<table>.+)__dpone_(?P<attempt>[0-9a-f]{16})(?:_parked|_lost)*", re.DOTALL)
 
 
 def candidate_parts(name: str) -> tuple[str, str] | None:
@@ -105,6 +105,11 @@ def only_target(candidate: str) -> str | None:
 def parked_name(candidate: str) -> str:
     """Return the name under which a disarmed candidate is kept. As unique as the candidate's own."""
     return f"{candidate}_parked"
+
+
+def lost_name(name: str) -> str:
+    """Return the name that a recovery gives: no statement but a drop of exactly this table ever uses it."""
+    return f"{name}_lost"
 
 
 def correlation_token(operation_id: str, action: str, epoch: int, nonce: str) -> str:

@@ -205,6 +205,9 @@ def send_once(
         match result:
             case Claimed(claimed, permit, inventory_digest):
                 if inventory_digest != record.inventory_digest and isinstance(statement, Exchange | Rename):
+                    if not record.disarming:
+                        # This is the permit's only holder, and it stops here.
+                        _rearm(ports, claimed)
                     raise Stopped(
                         Stop(
                             Code.INVENTORY_DRIFT,
@@ -325,6 +328,20 @@ def require_record(observation: Observation, site: Site) -> StoredRecord:
             )
         raise Stopped(Stop(Code.NOT_STAGED, f"Nothing is staged for {target}."))
     return observation.record
+
+
+def require_kept_record(observation: Observation, site: Site) -> StoredRecord:
+    """Return the record of a target that had one a moment ago.
+
+    :raises Stopped: ``CONTROL_TABLE_LOST``: it is gone, though every replica shows the control table as it should be.
+    """
+    try:
+        return require_record(observation, site)
+    except Stopped as stopped:
+        if stopped.stop.code is not Code.NOT_STAGED:
+            raise
+        message = f"The control table has no record of {site.target} any more."
+        raise Stopped(Stop(Code.CONTROL_TABLE_LOST, message)) from None
 
 
 def answer_settled(record: AuthorityRecord, operation_id: str, *, replayed: bool = True) -> SettledReceipt:

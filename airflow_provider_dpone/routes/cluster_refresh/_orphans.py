@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.identity import OPERATOR, candidate_parts, target_key
+from airflow_provider_dpone.publication.identity import OPERATOR, PROTOCOL, candidate_parts, target_key
 from airflow_provider_dpone.publication.orphans import (
     Orphan,
     is_kept,
@@ -14,7 +15,7 @@ from airflow_provider_dpone.publication.orphans import (
     not_droppable,
     orphan_to_drop,
 )
-from airflow_provider_dpone.publication.queue import Running, read_queue
+from airflow_provider_dpone.publication.queue import Terminal, read_queue
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     ContentDigest,
@@ -33,6 +34,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     Waits,
     observe_admitted,
     require_record,
+    require_target,
     write,
 )
 from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
@@ -107,7 +109,7 @@ def forget(ports: Ports, site: Site, name: str, request: OperatorRequest, waits:
             statement=Drop(record.cluster, record.database, name),
             inventory=ports.catalog.inventory,
         )
-        if isinstance(queue, Running):
+        if not isinstance(queue, Terminal):
             raise Stopped(
                 Stop(Code.CLEANUP_PENDING, f"The drop of {name} is still running, and it goes by the name.")
             )
@@ -146,8 +148,9 @@ def _list(
         if written is None:
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
         return written
+    require_target(site, observation)
     record = _given_up(ports, site, item, observation, authority_id)
-    audit_action(ports.evidence, operation_id, request, "orphans", f"drop {orphan.name}")
+    audit_action(ports.evidence, record.operation_id, request, "orphans", f"drop {orphan.name}")
     write_id = ports.random.hex(128)
     write_intent(ports, record, write_id, None)
     result = ports.authority.write(None, record, write_id)
@@ -179,7 +182,7 @@ def _given_up(
         cluster=target.cluster,
         database=target.database,
         table=target.table,
-        operation_id=item.operation_id,
+        operation_id=digest(f"{PROTOCOL}/orphans", item.operation_id, item.name),
         publication_key="",
         owner=Owner(OPERATOR, "", "orphans", -1),
         order_key=None,

@@ -44,6 +44,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     dependents,
     observe_admitted,
     read_dispatch,
+    require_kept_record,
     require_record,
     require_target,
     send_once,
@@ -333,14 +334,7 @@ class _Publication:
     def _observe(self) -> None:
         record = self.stored.record
         seen = self.ports.catalog.observe([record.table, record.candidate])
-        found = seen.record
-        if found is None:
-            raise Stopped(
-                Stop(
-                    Code.CONTROL_TABLE_LOST,
-                    f"The control table has no record of {self.site.target} any more.",
-                )
-            )
+        found = require_kept_record(seen, self.site)
         if found.version > self.stored.version or (
             found.version == self.stored.version and found.write_id != self.stored.write_id
         ):

@@ -418,14 +418,16 @@ class _Stage:
         record = self._record(seen, loaded, content, candidate.generation)
         require_room(record)
         write_id = ports.random.hex(128)
-        write_intent(ports, record, write_id, new.slot.stored)
+        # Read before the write: only what was begun before it can never be prepared after it.
+        earlier = self._earlier_attempts()
+        self._patiently(lambda: write_intent(ports, record, write_id, new.slot.stored))
         # From here on a record may name the candidate: only a proven conflict makes it droppable again.
         self.droppable = False
         result = ports.authority.write(new.slot.stored, record, write_id)
         note_outcome(ports, record, write_id, result)
         match result:
             case Stored(stored):
-                self._drop_leftovers(stored)
+                self._drop_leftovers(stored, earlier)
                 ports.log(f"{self.site.target}: prepared {content.rows:,} rows in {self.attempt.name}.")
                 return _stage_receipt(record, new.plan, self.staging.quoted(record.candidate), resumed=False)
             case Conflict():
@@ -485,24 +487,26 @@ class _Stage:
             settled=before.remembered(new.operation_id) if before else (),
         )
 
-    def _drop_leftovers(self, stored: StoredRecord) -> None:
-        """Drop candidates of this operation's earlier attempts.
+    def _earlier_attempts(self) -> tuple[Attempt, ...]:
+        """The candidates that attempts of this operation have meant to create so far."""
+        try:
+            return tuple(intent.attempt for intent in self.ports.evidence.intents(self.new.operation_id))
+        except Stopped as stopped:
+            self.ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
+            return ()
 
-        The record that was just verified makes a permit for them impossible for ever. What can't be
-        proven here stays, named by its COMMENT.
+    def _drop_leftovers(self, stored: StoredRecord, earlier: tuple[Attempt, ...]) -> None:
+        """Drop candidates of attempts that began before the record was written that was just verified.
+
+        It makes a permit for them impossible for ever. What began since may be prepared by now.
         """
-        ports = self.ports
         known = {stored.record.candidate, *(item.name for item in stored.record.retained)}
         try:
-            leftovers = [
-                intent.attempt
-                for intent in ports.evidence.intents(self.new.operation_id)
-                if intent.attempt.name not in known
-            ]
-            for attempt in leftovers:
-                self._drop_if_proven(attempt)
+            for attempt in earlier:
+                if attempt.name not in known:
+                    self._drop_if_proven(attempt)
         except Stopped as stopped:
-            ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
+            self.ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
 
     def _discard(self) -> None:
         """Drop this attempt's candidate after a failure. The failure itself is what is reported."""
