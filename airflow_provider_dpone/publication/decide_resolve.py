@@ -179,8 +179,6 @@ def _ended_in_queue(s: Resolution, record: AuthorityRecord) -> ResolveStep:
         return Commit(publication.entry, publication.query_digest, publication.receipt)
     judgement = judge(record, s.observation, StoredReceipt(s.read_at, publication.receipt or ()))
     match judgement.verdict:
-        case Verdict.COMMITTED:
-            return Commit(publication.entry, publication.query_digest, publication.receipt)
         case Verdict.FAILED_EVERYWHERE | Verdict.SWAPPED_BACK:
             return CloseUnpublished() if record.disarmed else _disarm_if_safe(s, record)
         case _:

@@ -32,12 +32,12 @@ from airflow_provider_dpone.routes.cluster_refresh._cleanup import clean
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
     Waits,
+    compare_and_swap,
     observe_admitted,
     require_record,
     require_target,
     write,
 )
-from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
 from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit, audit_action
 from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown, Ports, Stored
 
@@ -111,7 +111,13 @@ def forget(ports: Ports, site: Site, name: str, request: OperatorRequest, waits:
         )
         if not isinstance(queue, Terminal):
             raise Stopped(
-                Stop(Code.CLEANUP_PENDING, f"The drop of {name} is still running, and it goes by the name.")
+                Stop(
+                    Code.CLEANUP_PENDING,
+                    f"It is not proven that the drop of {name}, which was sent, has ended; it goes by the name. "
+                    "Nothing was changed.",
+                    next_action="Wait where it is running. Otherwise rename the table that has the name now: "
+                    "the next run's cleanup then sees that the kept one is gone, and strikes it off.",
+                )
             )
     audit(ports, stored, request, "orphans", f"forget {name}")
     if write(ports, stored, transitions.forgotten(record, name, now=observation.server_time)) is None:
@@ -151,11 +157,7 @@ def _list(
     require_target(site, observation)
     record = _given_up(ports, site, item, observation, authority_id)
     audit_action(ports.evidence, record.operation_id, request, "orphans", f"drop {orphan.name}")
-    write_id = ports.random.hex(128)
-    write_intent(ports, record, write_id, None)
-    result = ports.authority.write(None, record, write_id)
-    note_outcome(ports, record, write_id, result)
-    match result:
+    match compare_and_swap(ports, None, record):
         case Stored(created):
             return created
         case Conflict() | OutcomeUnknown():
