@@ -369,7 +369,6 @@ _REPLICATION_FIELDS: Final = (
     "total_replicas",
     "active_replicas",
     "lost_part_count",
-    "last_queue_update_exception",
     "zookeeper_exception",
 )
 _NAMING_ENGINES: Final = (
@@ -406,7 +405,6 @@ def _replication(fields: Fields) -> Replication:
         total_replicas=int_of(fields["total_replicas"]),
         active_replicas=int_of(fields["active_replicas"]),
         lost_parts=int_of(fields["lost_part_count"]),
-        queue_error=bool(fields["last_queue_update_exception"]),
         keeper_error=bool(fields["zookeeper_exception"]),
     )
 

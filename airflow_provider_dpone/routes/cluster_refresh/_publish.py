@@ -183,6 +183,8 @@ class _Publication:
     replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
+    unknown_pause: Pause | None = None
+    """How long moves whose outcome is unknown are looked at again."""
     written: Classification | None = None
     """The classification that this call wrote down last."""
 
@@ -372,8 +374,24 @@ class _Publication:
         return None if outcome is None else outcome.terminal(dispatch, self.stored.record.replicas)
 
     def _move(self, record: AuthorityRecord) -> bool:
-        """Store a move that needs no permit; ``False`` if another worker wrote first. Go on from what is stored."""
-        stored = write(self.ports, self.stored, record)
+        """Store a move that needs no permit; ``False`` if another worker wrote first. Go on from what is stored.
+
+        Where it is unknown what became of the write, it is looked at again, as a retry of the task would: two who
+        prove the same thing at the same moment may both be refused by Keeper. Nothing is sent on the strength of it.
+        """
+        try:
+            stored = write(self.ports, self.stored, record)
+        except Stopped as stopped:
+            if stopped.stop.code is not Code.CAS_OUTCOME_UNKNOWN:
+                raise
+            if self.unknown_pause is None:
+                self.unknown_pause = Pause(self.ports, self.waits.visible, self.waits)
+            if self.unknown_pause.over():
+                raise
+            self.ports.log(f"Looking again. {stopped.stop.message}")
+            self._observe()
+            self.queue = None
+            return False
         if stored is None:
             self._observe_moved()
             return False

@@ -97,9 +97,16 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
     """
     target = site.target
     busy = Pause(ports, waits.busy, waits)
-    drops_tried = False
+    waiting = drops_tried = False
     while True:
-        observation, authority_id = observe_admitted(ports, site, [target.table], waits)
+        try:
+            observation, authority_id = observe_admitted(ports, site, [target.table], waits)
+        except Stopped as stopped:
+            # A look that fails for a moment does not end a wait.
+            if not (waiting and _passing(stopped.stop)) or busy.over():
+                raise
+            ports.log(f"Waiting. {stopped.stop.message}")
+            continue
         key = target_key(authority_id, target.database, target.table)
         operation_id = request.identity.operation_id(key)
         publication_key = request.identity.publication_key(key)
@@ -118,8 +125,14 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
         )
         match admitted:
             case Stop() if admitted.category is Category.CONFLICT:
-                if _moves_on(ports, site, observation, waits):
-                    continue
+                waiting = True
+                try:
+                    if _moves_on(ports, site, observation, waits):
+                        continue
+                except Stopped as stopped:
+                    if not _passing(stopped.stop):
+                        raise
+                    admitted = stopped.stop
                 if busy.over():
                     raise Stopped(admitted)
                 ports.log(f"Waiting. {admitted.message}")
@@ -128,7 +141,12 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                 raise Stopped(admitted)
             case FinishFirst(stored):
                 ports.log(f"{target}: an earlier publication is committed; its slot is freed first.")
-                free_slot(ports, site, stored)
+                try:
+                    free_slot(ports, site, stored)
+                except Stopped as stopped:
+                    if not (waiting and _passing(stopped.stop)) or busy.over():
+                        raise
+                    ports.log(f"Waiting. {stopped.stop.message}")
                 continue
             case Slot(stored) if stored is not None and not drops_tried and drops_due(stored, observation):
                 finish_drops(ports, site, stored, observation.server_time, waits)
@@ -154,6 +172,11 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             raise Stopped(stop)
         new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
         return _Stage(ports, staging, site, waits, new, observation).run()
+
+
+def _passing(stop: Stop) -> bool:
+    """Tell whether looking again may help: nothing is known to stand in the way for good."""
+    return stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
 
 
 def _moves_on(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
@@ -334,8 +357,7 @@ class _Stage:
             try:
                 return look()
             except Stopped as stopped:
-                passing = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
-                if not passing or pause.over():
+                if not _passing(stopped.stop) or pause.over():
                     raise
                 self.ports.log(f"Looking again. {stopped.stop.message}")
 
