@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.receipt import (
     PublicationReceipt,
     SettledReceipt,
     publication_receipt,
+    stale_dictionaries,
 )
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
@@ -183,6 +184,7 @@ class _Publication:
     replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
+    stale_dictionaries: tuple[str, ...] | None = None
     unknown_pause: Pause | None = None
     """How long moves whose outcome is unknown are looked at again."""
     written: Classification | None = None
@@ -443,4 +445,20 @@ class _Publication:
         record = self.stored.record
         now = set(dependents(self.observation))
         lost = sorted(set(record.dependents) - now)
-        return tuple(f"{name} depended on the target before the swap and is not seen to now" for name in lost)
+        return (
+            *(f"{name} depended on the target before the swap and is not seen to now" for name in lost),
+            *self._stale_dictionaries(self.observation),
+        )
+
+    def _stale_dictionaries(self, seen: Observation) -> tuple[str, ...]:
+        """Which dictionaries are not known to show the new rows, and where. Each replica loads its own."""
+        if not (dictionaries := [one for one in seen.dependents if one.engine == "Dictionary"]):
+            return ()
+        if self.stale_dictionaries is None:
+            try:
+                loads = self.ports.catalog.dictionary_loads(dictionaries)
+            except Stopped as stopped:
+                self.ports.log(f"When dictionaries were loaded is not known: {stopped.stop.message}")
+                loads = {}
+            self.stale_dictionaries = stale_dictionaries(self.stored.record, dictionaries, loads)
+        return self.stale_dictionaries
