@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 pytest_plugins = [
     "tests.cluster.fixtures",
@@ -32,14 +34,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what is quick first, and what keeps an Airflow running last: it costs the others time.
 
     Beside other workers it is the other way round: what takes longest begins first, and quick files fill
-    the rest. A file stays with one worker, and so do all files that share the one Airflow.
+    the rest.
     """
     workers = "PYTEST_XDIST_WORKER" in os.environ
-    for item in items:
-        folder = _folder(item)
-        group = folder if folder == "airflow" else str(item.path.relative_to(_TESTS))
-        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: _ORDER.index(_folder(item)), reverse=workers)
+
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """A file stays with one worker, and so do all files that share the one Airflow."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/airflow" if file.startswith("tests/airflow/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Hand the tests out by file."""
+    return _ByFile(config, log)
 
 
 def _folder(item: pytest.Item) -> str:

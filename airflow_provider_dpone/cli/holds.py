@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from dataclasses import asdict
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.cli.output import (
+    command_line,
     exit_status,
     operator_name,
     print_json,
@@ -182,25 +182,21 @@ def _commands(args: Namespace, found: Explanation) -> list[str]:
     """The commands of the ways that have one, ready to be run."""
     if found.record is None:
         return []
-    where = [
-        f"{flag} {shlex.quote(value)}"
-        for flag, value in (
-            ("--conn-id", args.conn_id),
-            ("--cluster", args.cluster),
-            ("--database", args.database),
-            ("--table", args.table),
-            ("--operation", found.record.operation_id[:16]),
-        )
-    ]
+    where = (
+        ("--conn-id", args.conn_id),
+        ("--cluster", args.cluster),
+        ("--database", args.database),
+        ("--table", args.table),
+    )
+    operation = ("--operation", found.record.operation_id[:16])
     names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
     wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
-    said = [f"airflow dpone {name} {' '.join(where)} --reason '...'" for name in wanted]
+    said = [command_line(name, *where, operation) for name in wanted]
     if Way.ROLL_ON in found.ways:
-        undone = found.record.owner.run_id[:16]
-        said.insert(0, f"airflow dpone rollback {' '.join(where[:-1])} --operation {undone} --reason '...'")
+        said.insert(0, command_line("rollback", *where, ("--operation", found.record.owner.run_id[:16])))
     if Way.RETIRE in found.ways:
-        gone = " ".join(f"--retire {alias}" for alias in found.gone)
-        said.append(f"airflow dpone resolve {' '.join(where)} {gone} --reason '...'")
+        gone = [("--retire", alias) for alias in found.gone]
+        said.append(command_line("resolve", *where, operation, *gone))
     return said
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -59,6 +60,12 @@ def operator_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def command_line(name: str, *flags: tuple[str, str]) -> str:
+    """Return a command that changes something, ready to be run but for its reason."""
+    said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in flags)
+    return f"airflow dpone {name} {said} --reason '...'"
 
 
 def when(seconds: int) -> str:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.cli.output import (
+    command_line,
     exit_status,
     operator_name,
     print_json,
@@ -42,16 +43,16 @@ def orphans(args: Namespace) -> None:
     if not found:
         print_text(f"No table on cluster {args.cluster} is left over.")
     for one in found:
-        where = ", ".join(one.uuids)
-        print_text(f"{one.database}.{one.name}  {one.bytes:,} bytes on {where}, since {when(one.changed_at)}")
+        replicas = ", ".join(one.uuids)
+        print_text(
+            f"{one.database}.{one.name}  {one.bytes:,} bytes on {replicas}, since {when(one.changed_at)}"
+        )
         print_text(f"    {one.why}")
         if one.operation_id:
             print_text(f"    operation {one.operation_id[:16]}")
         if one.droppable:
-            print_text(
-                f"    airflow dpone orphans --conn-id {args.conn_id} --cluster {args.cluster} "
-                f"--database {one.database} --drop {one.name} --reason '...'"
-            )
+            where = (("--conn-id", args.conn_id), ("--cluster", args.cluster), ("--database", one.database))
+            print_text(f"    {command_line('orphans', *where, ('--drop', one.name))}")
 
 
 def rollback(args: Namespace) -> None:

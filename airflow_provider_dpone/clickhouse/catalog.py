@@ -199,6 +199,33 @@ class Catalog:
             )
         return ContentCheck(sequence, found)
 
+    def dictionary_loads(self, dictionaries: Collection[Dependent]) -> dict[str, dict[Dependent, int]]:
+        """Tell when each replica loaded each dictionary; see :meth:`routes.ports.Catalog.dictionary_loads`."""
+        named = ", ".join(f"({string(one.database)}, {string(one.table)})" for one in dictionaries)
+        loaded = section(
+            "dictionary",
+            {"database": "database", "table": "name", "began": "toUnixTimestamp(loading_start_time)"},
+            f"FROM system.dictionaries WHERE (database, name) IN ({named}) "
+            "AND status = 'LOADED' AND last_exception = ''",
+        )
+        try:
+            reply = self.server.read(
+                from_all_replicas(self.target.cluster, [loaded]),
+                settings={**READ_SETTINGS, **_PATIENCE_BETWEEN_REPLICAS, "skip_unavailable_shards": 1},
+                timeout=OBSERVE_TIMEOUT,
+            )
+        except (ServerError, ConnectFailed, ReplyLost) as error:
+            raise stopped(error, "Looking at dictionaries") from None
+        answers = Answers.of(reply.rows)
+        known = {(one.database, one.table): one for one in dictionaries}
+        return {
+            alias: {
+                known[fields["database"] or "", fields["table"] or ""]: int_of(fields["began"])
+                for fields in answers.all(number, "dictionary")
+            }
+            for number, alias in enumerate(self.inventory.aliases, start=1)
+        }
+
     # ---- the statement
 
     def _statement(self, names: Sequence[str], *, with_rows: bool) -> str:
@@ -369,7 +396,6 @@ _REPLICATION_FIELDS: Final = (
     "total_replicas",
     "active_replicas",
     "lost_part_count",
-    "last_queue_update_exception",
     "zookeeper_exception",
 )
 _NAMING_ENGINES: Final = (
@@ -406,7 +432,6 @@ def _replication(fields: Fields) -> Replication:
         total_replicas=int_of(fields["total_replicas"]),
         active_replicas=int_of(fields["active_replicas"]),
         lost_parts=int_of(fields["lost_part_count"]),
-        queue_error=bool(fields["last_queue_update_exception"]),
         keeper_error=bool(fields["zookeeper_exception"]),
     )
 

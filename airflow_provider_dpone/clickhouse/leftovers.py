@@ -18,13 +18,13 @@ from airflow_provider_dpone.clickhouse.replicas import (
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.sql import string
 from airflow_provider_dpone.clickhouse.table_comment import split_comment
-from airflow_provider_dpone.publication.identity import candidate_parts
+from airflow_provider_dpone.publication.identity import CANDIDATE_ENDING, candidate_parts
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.orphans import FoundTable
 
 _TIMEOUT: Final = 60.0
-_LIKE_OURS: Final = "__dpone_[0-9a-f]{16}(_parked)*$"
-_NAMED_IN_A_QUERY: Final = "[^ .,;()`'\"]+__dpone_[0-9a-f]{16}(?:_parked)*"
+_LIKE_OURS: Final = f"{CANDIDATE_ENDING}$"
+_NAMED_IN_A_QUERY: Final = f"[^ .,;()`'\"]+{CANDIDATE_ENDING}"
 
 
 def read_leftovers(server: Server, cluster: str) -> tuple[tuple[FoundTable, ...], int]:

@@ -24,7 +24,7 @@ from airflow_provider_dpone.clickhouse.leftovers import read_leftovers
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS, Answers, from_all_replicas, section
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.sql import qualified, string
-from airflow_provider_dpone.publication.identity import parked_name
+from airflow_provider_dpone.publication.identity import lost_name
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.record import SENTINEL_KEY
 from airflow_provider_dpone.publication.recovery import Survey
@@ -60,6 +60,8 @@ class LostControlTable:
         # The queue comes before the tables: what it has finished, the tables show.
         queued, unfinished = self._queue(before.inventory)
         tables, _ = read_leftovers(self.server, self.cluster)
+        # The authority comes last: without one, no table above can be a new authority's.
+        before = observe_before(self.server, self.cluster, self.control)
         databases = sorted({table.database for table in tables})
         return Survey(
             cluster=self.cluster,
@@ -118,7 +120,7 @@ class LostControlTable:
 
     def parking(self, database: str, name: str) -> str:
         """Return the statement that parks a table."""
-        return render(Rename(self.cluster, database, name, parked_name(name)))
+        return render(Rename(self.cluster, database, name, lost_name(name)))
 
     def _having(self, database: str, name: str) -> list[str]:
         """Return where a table still is.
@@ -154,7 +156,8 @@ class LostControlTable:
             alias = (
                 inventory.alias_at(str(host), int(port)) if host is not None and port is not None else None
             )
-            said.append(f"{entry} on {alias or 'a host that the cluster does not list'}")
+            if alias is not None or host is None:
+                said.append(f"{entry} on {alias or 'a host that is not told'}")
         return int(str(queued)), tuple(sorted(said))
 
     def _uuids(self, inventory: Inventory, databases: list[str]) -> dict[tuple[str, str], dict[str, str]]:

@@ -324,8 +324,6 @@ def replication_problem(table: TableFacts | None, replicas: int) -> str | None:
         return "it is read-only"
     if replication.queue_size:
         return f"{replication.queue_size} replication tasks are left"
-    if replication.queue_error:
-        return "its replication queue reports an error"
     # An empty log reads as index 0 and pointer 0, as one with a single entry does that was not taken over.
     # Nothing was ever inserted then, or the row count tells.
     unread_log = replication.log_pointer <= replication.log_max_index

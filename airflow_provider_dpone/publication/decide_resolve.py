@@ -157,7 +157,7 @@ def _sent(s: Resolution, record: AuthorityRecord) -> ResolveStep:
         case Terminal(sequence, entry, query_digest, receipt):
             if s.observation is None or s.observation.sequence <= sequence:
                 return ReadCatalogs()
-            if judge(record, s.observation, queue).verdict is Verdict.COMMITTED:
+            if _live_everywhere(record, s.observation):
                 return Commit(entry, query_digest, receipt)
             return StoreReceipt(entry, query_digest, receipt)
         case NotSeen() | Unreadable() | Contradictory():
@@ -175,10 +175,10 @@ def _ended_in_queue(s: Resolution, record: AuthorityRecord) -> ResolveStep:
         return Hold(Stop(Code.RECORD_INVALID, "The record is TERMINAL without a stored receipt."))
     if stop := _not_this_record(s.stored, s.observation):
         return Wait(stop)
+    if _live_everywhere(record, s.observation):
+        return Commit(publication.entry, publication.query_digest, publication.receipt)
     judgement = judge(record, s.observation, StoredReceipt(s.read_at, publication.receipt or ()))
     match judgement.verdict:
-        case Verdict.COMMITTED:
-            return Commit(publication.entry, publication.query_digest, publication.receipt)
         case Verdict.FAILED_EVERYWHERE | Verdict.SWAPPED_BACK:
             return CloseUnpublished() if record.disarmed else _disarm_if_safe(s, record)
         case _:
@@ -272,6 +272,7 @@ def held_state(record: AuthorityRecord, observation: Observation, alias: str) ->
     state = replica_state(record, observation, alias)
     if state in (ReplicaState.PENDING, ReplicaState.COMMITTED):
         return state
+    # A missing candidate may be a parked one.
     return replica_state(record.moved(candidate=parked_name(record.candidate)), observation, alias)
 
 
@@ -283,7 +284,7 @@ def _strange(record: AuthorityRecord, states: dict[str, ReplicaState]) -> Stop |
             f"{_name(record)}: {', '.join(unseen)} can't be read, so nothing is resolved now.",
             replicas=replicas,
         )
-    known = (ReplicaState.PENDING, ReplicaState.COMMITTED)
+    known = (ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
     if wrong := [a for a, state in states.items() if state not in known]:
         return Stop(
             Code.GENERATION_UNKNOWN,
@@ -292,6 +293,14 @@ def _strange(record: AuthorityRecord, states: dict[str, ReplicaState]) -> Stop |
             replicas=replicas,
         )
     return None
+
+
+def _live_everywhere(record: AuthorityRecord, observation: Observation) -> bool:
+    """Tell whether every admitted replica holds the new generation, even if its predecessor is gone for good."""
+    if inventory_drift(record, observation) is not None:
+        return False
+    states = {replica_state(record, observation, alias) for alias in record.replicas}
+    return states <= {ReplicaState.COMMITTED, ReplicaState.CLEANED}
 
 
 def _not_this_record(stored: StoredRecord, observation: Observation) -> Stop | None:

@@ -18,6 +18,9 @@ class Replication:
     """A table's row of ``system.replicas`` on one replica.
 
     ``keeper_error`` is set when Keeper could not be read: the counts are then zero and mean nothing.
+    ``last_queue_update_exception`` is not asked for: no later success clears it (measured on 26.9), so after one
+    moment without Keeper it would condemn a healthy table until its server restarts. What a broken queue does is
+    seen in the counts: log entries that are not taken over.
     """
 
     zookeeper_name: str
@@ -31,7 +34,6 @@ class Replication:
     total_replicas: int
     active_replicas: int
     lost_parts: int
-    queue_error: bool
     keeper_error: bool
 
 

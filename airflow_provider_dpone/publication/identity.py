@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from airflow_provider_dpone.publication.canonical import digest
@@ -85,7 +86,15 @@ def candidate_name(table: str, attempt_id: str) -> str:
     return f"{prefix}__dpone_{attempt_id}"
 
 
-_CANDIDATE = re.compile(r"(?P<table>.+)__dpone_(?P<attempt>[0-9a-f]{16})(?:_parked)*", re.DOTALL)
+_PARKED: Final = "_parked"
+_LOST: Final = "_lost"
+_ATTEMPT: Final = "[0-9a-f]{16}"
+_RENAMED: Final = f"(?:{_PARKED}|{_LOST})*"
+
+CANDIDATE_ENDING: Final = f"__dpone_{_ATTEMPT}{_RENAMED}"
+"""How a candidate's name ends, whatever it was renamed to since: a regular expression, for ClickHouse too."""
+
+_CANDIDATE = re.compile(f"(?P<table>.+)__dpone_(?P<attempt>{_ATTEMPT}){_RENAMED}", re.DOTALL)
 
 
 def candidate_parts(name: str) -> tuple[str, str] | None:
@@ -104,7 +113,12 @@ def only_target(candidate: str) -> str | None:
 
 def parked_name(candidate: str) -> str:
     """Return the name under which a disarmed candidate is kept. As unique as the candidate's own."""
-    return f"{candidate}_parked"
+    return f"{candidate}{_PARKED}"
+
+
+def lost_name(name: str) -> str:
+    """Return the name that a recovery gives: no statement but a drop of exactly this table ever uses it."""
+    return f"{name}{_LOST}"
 
 
 def correlation_token(operation_id: str, action: str, epoch: int, nonce: str) -> str:

@@ -92,6 +92,9 @@ def needed(trail: TrailFacts, now: ClusterNow, *, before: str) -> str | None:
     if trail.target is None:
         return "its target is not known"
     if not trail.prepared:
+        authorities = {record.authority_id for record in now.records}
+        if authorities and trail.authority_id not in authorities:
+            return "it is another control table's"
         return None
     # A target has one record, and an operation that is not in it any more has ended, however long ago.
     holder = next((r for r in now.records if (r.database, r.table) == trail.target), None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from airflow_provider_dpone.publication.facts import Dependent
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     ContentDigest,
@@ -229,6 +231,29 @@ def _moved_rows(record: AuthorityRecord) -> tuple[str, ...]:
     return (
         f"the live table had {before:,} rows when the candidate was staged and {then:,} when it was replaced: "
         "what others wrote in between left with the predecessor",
+    )
+
+
+def stale_dictionaries(
+    record: AuthorityRecord, dictionaries: Iterable[Dependent], loads: Mapping[str, Mapping[Dependent, int]]
+) -> tuple[str, ...]:
+    """Name the dictionaries over the target that are not known to have been loaded since the commit, and where.
+
+    A swap doesn't load a dictionary: each replica does so by itself, when the LIFETIME is over. A load that began in
+    the second of the commit may have read the old table.
+
+    :param loads: alias -> dictionary -> when its last good load began.
+    """
+    committed_at = record.committed_at or record.changed_at
+    behind = {
+        one: [alias for alias in record.replicas if loads.get(alias, {}).get(one, 0) <= committed_at]
+        for one in dictionaries
+    }
+    return tuple(
+        f"dictionary {one.database}.{one.table} was not seen to load since the swap on {', '.join(aliases)}: there it "
+        "answers with the old rows until it does"
+        for one, aliases in behind.items()
+        if aliases
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.identity import candidate_parts, only_target, parked_name
+from airflow_provider_dpone.publication.identity import candidate_parts, lost_name, only_target
 from airflow_provider_dpone.publication.orphans import FoundTable
 from airflow_provider_dpone.publication.stop import Code, Stop
 
@@ -102,7 +102,7 @@ def plan_recovery(survey: Survey) -> RecoveryPlan | Stop:
             "alone, without ON CLUSTER. Then run it again.",
             facts={f"{d}.{name}": dict(survey.uuids.get((d, name), {})) for d, name in uneven},
         )
-    if taken := [key for key in waiting if (key[0], parked_name(key[1])) in survey.uuids]:
+    if taken := [key for key in waiting if (key[0], lost_name(key[1])) in survey.uuids]:
         return _refused(
             survey,
             f"{', '.join(f'{d}.{name}' for d, name in taken)} can't be parked: the name for that is taken",
@@ -140,7 +140,7 @@ def _is_ours(survey: Survey, table: FoundTable) -> bool:
 
 def _may_be_named(name: str) -> bool:
     """Tell whether a statement of before could name this table: a parked one has a name that none uses."""
-    return candidate_parts(name) is not None and not name.endswith(parked_name(""))
+    return candidate_parts(name) is not None and not name.endswith(lost_name(""))
 
 
 def _same_everywhere(survey: Survey, key: tuple[str, str]) -> bool:

@@ -85,9 +85,12 @@ def decide_rollback(stored: StoredRecord, observation: Observation, operation: s
         return live
     known = {record.operation_id, *(settled.operation_id for settled in record.settled)}
     ids = [rollback_id(record.target_key, undone, attempt) for attempt in range(MAX_SETTLED + 2)]
-    item = next(
-        (r for r in record.retained if r.operation_id in (undone, *ids) and r.generation != live), None
-    )
+    # What was listed last under an operation's name is what it replaced; before that come candidates of its
+    # earlier tries, which nobody ever read.
+    kept = [r for r in reversed(record.retained) if r.operation_id in (undone, *ids) and r.generation != live]
+    if record.operation_id == undone:
+        kept = [r for r in kept if r.generation == record.predecessor]
+    item = kept[0] if kept else None
     if item is None:
         return _refused(record, "nothing that it replaced is kept any more", _NO_WAY_BACK)
     if item.drop is not None:
@@ -148,7 +151,7 @@ def prepared(
         staged_bytes=(candidate.bytes or 0) if candidate else 0,
         live_rows=observation.rows(record.table),
         dependents=dependents,
-        retention=record.retention,
+        retention=max(record.retention, step.item.drop_after - now),
         prepared_at=now,
         changed_at=now,
         published_order_key=record.published_order_key,

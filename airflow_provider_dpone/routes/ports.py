@@ -6,12 +6,12 @@ one call to the outside and never repeats it. Errors arrive as :class:`Stopped`,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from airflow_provider_dpone.publication.decide import ContentCheck
-from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.facts import Dependent, Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
@@ -53,6 +53,14 @@ class Catalog(Protocol):
         """Compute the content digest of ``table`` on every replica, in one statement.
 
         :raises Stopped: as :meth:`observe`; also when a replica can't be read.
+        """
+
+    def dictionary_loads(self, dictionaries: Collection[Dependent]) -> Mapping[str, Mapping[Dependent, int]]:
+        """Tell for every replica that was read when the last good load of each dictionary began there.
+
+        :returns: alias -> dictionary -> seconds since the epoch on that server's clock. A dictionary that is not
+            shown, not loaded, or whose last load failed, is missing.
+        :raises Stopped: as :meth:`observe`.
         """
 
 

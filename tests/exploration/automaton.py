@@ -18,7 +18,7 @@ from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
 
 from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.decide import ContentCheck
-from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.facts import Dependent, Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
@@ -126,6 +126,9 @@ class Puppet:
 
     def content(self, table: str) -> ContentCheck:
         return ContentCheck(self.tick(), self.ask("content", table))
+
+    def dictionary_loads(self, dictionaries: Collection[Dependent]) -> Mapping[str, Mapping[Dependent, int]]:
+        raise NotImplementedError
 
     # Authority.
 

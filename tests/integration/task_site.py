@@ -21,8 +21,9 @@ def connect(
     *,
     user: str = APP_USER,
     password: str = APP_PASSWORD,
+    conn_id: str = CONN_ID,
 ) -> None:
-    """Make ``CONN_ID`` a connection to the cluster, and put the evidence below ``home``."""
+    """Make ``conn_id`` a connection to the cluster, and put the evidence below ``home``."""
     host, port = cluster.endpoints[0]
     connection = {
         "conn_type": "dpone_clickhouse",
@@ -31,7 +32,7 @@ def connect(
         "login": user,
         "password": password,
     }
-    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps(connection))
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor")
     monkeypatch.setenv("AIRFLOW__DPONE__EVIDENCE_PATH", (home / "evidence").as_uri())
     # A command of the CLI sets it for its own process.

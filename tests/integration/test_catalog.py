@@ -362,6 +362,29 @@ def test_what_hangs_on_the_target_is_listed(cluster: LocalCluster, database: str
     cluster.execute(f"DROP DICTIONARY {database}.f_dict")
 
 
+def test_each_replica_tells_when_it_loaded_a_dictionary(
+    cluster: LocalCluster, database: str, catalog: Catalog
+) -> None:
+    names = Dependent(database, "names", "Dictionary")
+    other = Dependent(database, "other", "Dictionary")
+    catalog.observe([])
+    assert catalog.dictionary_loads([names]) == {"s1/r1": {}, "s1/r2": {}}
+    for node in cluster.nodes:
+        cluster.execute(
+            f"CREATE DICTIONARY {database}.names (id UInt64, name String) PRIMARY KEY id "
+            f"SOURCE(CLICKHOUSE(TABLE 'orders' DB '{database}')) LAYOUT(FLAT()) LIFETIME(0)",
+            node=node,
+        )
+    # Created, and loaded by nobody yet.
+    assert catalog.dictionary_loads([names, other]) == {"s1/r1": {}, "s1/r2": {}}
+    cluster.execute(f"SYSTEM RELOAD DICTIONARY {database}.names", node=2)
+    loads = catalog.dictionary_loads([names, other])
+    assert (loads["s1/r1"], set(loads["s1/r2"])) == ({}, {names})
+    assert abs(loads["s1/r2"][names] - int(cluster.scalar("SELECT toUnixTimestamp(now())"))) < 30
+    for node in cluster.nodes:
+        cluster.execute(f"DROP DICTIONARY {database}.names", node=node)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

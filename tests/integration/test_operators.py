@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,15 +130,15 @@ def test_another_run_is_kept_out_until_the_target_is_free(site: Site) -> None:
 
     site.lines.clear()
     waiting = _of_another_dag(site, on_busy="wait", busy_timeout=_seconds(60))
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(waiting.execute(_another_context())))
-    thread.start()
-    wait_until(lambda: any(line.startswith("Waiting.") for line in site.lines), timeout=30)
-    for node in site.cluster.nodes:
-        site.cluster.resume_worker(node)
-    assert site.publish(staged)["operation_id"] == staged["operation_id"]
-    thread.join(60)
-    assert [answer["live_rows"] for answer in answers] == [5]
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(waiting.execute, _another_context())
+        try:
+            wait_until(lambda: any(line.startswith("Waiting.") for line in site.lines), timeout=30)
+        finally:
+            for node in site.cluster.nodes:
+                site.cluster.resume_worker(node)
+        assert site.publish(staged)["operation_id"] == staged["operation_id"]
+        assert answer.result()["live_rows"] == 5
 
 
 def _of_another_dag(site: Site, **arguments: Any) -> StageOperator:

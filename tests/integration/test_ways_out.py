@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.cli import commands, holds, ways
-from airflow_provider_dpone.publication.identity import parked_name
+from airflow_provider_dpone.publication.identity import lost_name, parked_name
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -366,7 +366,7 @@ def test_a_lost_control_table_is_recovered_and_a_worker_from_before_publishes_no
     assert [reply.exception_code for reply in sleeping.replies] == [60]
     assert len(ended) == 1
     assert site.counts() == [3, 3, 3]
-    assert site.uuids(parked_name(staged.candidate)) == [staged.candidate_uuid] * 3
+    assert site.uuids(lost_name(staged.candidate)) == [staged.candidate_uuid] * 3
     assert stopped(lambda: site.publish(staged)).code in (Code.NOT_STAGED, Code.SUPERSEDED)
 
     third = site.refresh(5, run="next")

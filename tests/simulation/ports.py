@@ -7,14 +7,14 @@ before or after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
 from airflow_provider_dpone.clickhouse import authority as product
 from airflow_provider_dpone.publication.canonical import sha256_hex
 from airflow_provider_dpone.publication.decide import ContentCheck
-from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.facts import Dependent, Observation
 from airflow_provider_dpone.publication.identity import target_key
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
@@ -149,6 +149,9 @@ class Worker:
         check = ContentCheck(self.world.tick(), self.world.content(table))
         self.after(fault)
         return check
+
+    def dictionary_loads(self, dictionaries: Collection[Dependent]) -> Mapping[str, Mapping[Dependent, int]]:
+        raise NotImplementedError
 
     # Authority.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_dpone.publication.identity import candidate_name, candidate_parts, parked_name
+from airflow_provider_dpone.publication.identity import candidate_name, candidate_parts, lost_name
 from airflow_provider_dpone.publication.orphans import FoundTable
 from airflow_provider_dpone.publication.recovery import Survey
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
@@ -106,7 +106,7 @@ class SimLost:
         world = self.cluster.world
         if fault is Fault.REFUSED:
             raise Stopped(Stop(Code.SERVER_UNAVAILABLE, "park: no connection"))
-        rename = Rename("analytics", database, name, parked_name(name))
+        rename = Rename("analytics", database, name, lost_name(name))
         if fault is Fault.LATE:
             world.late.append(lambda: world.enqueue(rename, "dponeinit1:park"))
         elif fault is not Fault.UNSENT:

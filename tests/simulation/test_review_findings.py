@@ -309,16 +309,6 @@ def test_an_operation_that_is_no_longer_remembered_is_not_called_unpublished() -
     assert "not published" not in said
 
 
-def test_a_lost_reply_after_the_send_is_not_called_nothing_published() -> None:
-    site = Site()
-    staged = site.stage(0)
-    # The write after the send binds the queue entry.
-    with pytest.raises(Stopped) as caught:
-        site.publish(staged, worker=site.worker(once("write", Fault.LOST)))
-    assert site.swaps() == 1
-    assert "Nothing was published" not in str(caught.value)
-
-
 def test_a_replica_that_was_added_after_the_dispatch_is_named_as_drift() -> None:
     site = Site()
     staged = site.stage(0)

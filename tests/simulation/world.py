@@ -342,7 +342,6 @@ def _table_facts(table: Table, count: int, active: int) -> TableFacts:
             total_replicas=count,
             active_replicas=active,
             lost_parts=0,
-            queue_error=False,
             keeper_error=False,
         ),
     )

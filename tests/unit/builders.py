@@ -60,7 +60,6 @@ def replication(replicas: int = 2, uuid: str = OLD_UUID, **changes: Any) -> Repl
         total_replicas=replicas,
         active_replicas=replicas,
         lost_parts=0,
-        queue_error=False,
         keeper_error=False,
     )
     return replace(healthy, **changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +42,9 @@ class FakeCatalog:
         return self.answer
 
     def content(self, table: str) -> ContentCheck:
+        raise NotImplementedError
+
+    def dictionary_loads(self, dictionaries: Collection[Dependent]) -> Mapping[str, Mapping[Dependent, int]]:
         raise NotImplementedError
 
 

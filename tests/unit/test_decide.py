@@ -143,7 +143,6 @@ def test_what_forbids_the_dispatch(shown: tuple[Any, ...], kind: type, code: Cod
         {"keeper_error": True, "active_replicas": 0},
         {"log_pointer": 3},
         {"lost_parts": 1},
-        {"queue_error": True},
     ],
     ids=lambda changes: next(iter(changes)),
 )

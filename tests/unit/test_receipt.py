@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_dpone.publication.facts import Dependent
 from airflow_provider_dpone.publication.receipt import (
     MAX_DEPENDENTS,
     STAGE_SCHEMA,
@@ -17,6 +18,7 @@ from airflow_provider_dpone.publication.receipt import (
     load_stage_receipt,
     publication_receipt,
     settled_receipt,
+    stale_dictionaries,
 )
 from airflow_provider_dpone.publication.record import MAX_RETAINED, Phase
 from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code, Stop, Stopped
@@ -55,6 +57,32 @@ def test_a_receipt_shows_each_replica_before_and_after() -> None:
         assert (replica.after.target, replica.after.candidate) == (NEW_UUID, OLD_UUID)
         assert replica.queue == "finished"
     assert receipt.statement == "EXCHANGE"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "behind"),
+    [
+        ({"s1/r1": 1, "s1/r2": 1}, ""),
+        # In the second of the commit the load may have read the old table.
+        ({"s1/r1": 1, "s1/r2": 0}, "s1/r2"),
+        ({"s1/r1": -5, "s1/r2": 1}, "s1/r1"),
+        ({"s1/r2": 1}, "s1/r1"),
+        ({}, "s1/r1, s1/r2"),
+    ],
+)
+def test_a_dictionary_that_was_not_seen_to_load_since_the_swap_is_named_with_its_replicas(
+    seconds: dict[str, int], behind: str
+) -> None:
+    record = in_phase(Phase.COMMITTED)
+    assert record.committed_at is not None
+    names = Dependent("mart", "names", "Dictionary")
+    loads = {alias: {names: record.committed_at + after} for alias, after in seconds.items()}
+    warnings = stale_dictionaries(record, [names], loads)
+    if not behind:
+        assert warnings == ()
+        return
+    (warning,) = warnings
+    assert f"mart.names was not seen to load since the swap on {behind}:" in warning
 
 
 def test_after_cleanup_the_candidates_name_is_free() -> None:

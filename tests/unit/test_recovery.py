@@ -65,7 +65,7 @@ def test_every_name_that_a_late_statement_could_use_is_parked_first() -> None:
 
 
 def test_what_is_parked_stays_parked_and_a_first_publication_is_parked_too() -> None:
-    assert plan_recovery(survey(*LIVE, *everywhere(f"{CANDIDATE}_parked", "new"))) == RecoveryPlan(
+    assert plan_recovery(survey(*LIVE, *everywhere(f"{CANDIDATE}_lost", "new"))) == RecoveryPlan(
         (LOST,), ("mart.orders",), ()
     )
     assert plan_recovery(survey(*everywhere(CANDIDATE))) == RecoveryPlan((LOST,), (), (("mart", CANDIDATE),))
@@ -91,7 +91,7 @@ def test_a_candidate_that_only_one_replica_has_is_parked_there() -> None:
             "different tables under mart.orders",
         ),
         (
-            survey(*LIVE, *everywhere(CANDIDATE), uuids={("mart", f"{CANDIDATE}_parked"): {"s1/r1": "x"}}),
+            survey(*LIVE, *everywhere(CANDIDATE), uuids={("mart", f"{CANDIDATE}_lost"): {"s1/r1": "x"}}),
             "name for that is taken",
         ),
     ],

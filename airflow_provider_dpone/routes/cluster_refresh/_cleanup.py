@@ -31,6 +31,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
     Waits,
     answer_settled,
+    require_kept_record,
     require_record,
     send_once,
     write,
@@ -207,10 +208,7 @@ def clean(
         observation, queue, queue_of = None, None, None
         if written is None:
             ports.clock.sleep(waits.poll_first)
-            found = ports.catalog.observe([record.table]).record
-            if found is None:
-                raise Stopped(Stop(Code.CONTROL_TABLE_LOST, f"{site.target} has no record any more."))
-            written = found
+            written = require_kept_record(ports.catalog.observe([record.table]), site)
         stored = written
 
 

@@ -45,6 +45,7 @@ from airflow_provider_dpone.routes.ports import (
     Ports,
     Stored,
     Target,
+    WriteResult,
 )
 
 
@@ -164,13 +165,18 @@ def require_target(site: Site, observation: Observation) -> None:
         raise Stopped(stop)
 
 
+def compare_and_swap(ports: Ports, before: StoredRecord | None, record: AuthorityRecord) -> WriteResult:
+    """Store ``record`` over exactly ``before``; in the evidence stand the intent first, and then what became of it."""
+    write_id = ports.random.hex(128)
+    write_intent(ports, record, write_id, before)
+    result = ports.authority.write(before, record, write_id)
+    note_outcome(ports, record, write_id, result)
+    return result
+
+
 def write(ports: Ports, stored: StoredRecord, record: AuthorityRecord) -> StoredRecord | None:
     """Store ``record``; return ``None`` if another worker wrote first."""
-    write_id = ports.random.hex(128)
-    write_intent(ports, record, write_id, stored)
-    result = ports.authority.write(stored, record, write_id)
-    note_outcome(ports, record, write_id, result)
-    match result:
+    match compare_and_swap(ports, stored, record):
         case Stored(written):
             return written
         case Conflict():
@@ -205,6 +211,8 @@ def send_once(
         match result:
             case Claimed(claimed, permit, inventory_digest):
                 if inventory_digest != record.inventory_digest and isinstance(statement, Exchange | Rename):
+                    # This is the permit's only holder, and it stops here.
+                    _rearm(ports, claimed)
                     raise Stopped(
                         Stop(
                             Code.INVENTORY_DRIFT,
@@ -229,9 +237,7 @@ def send_once(
     note_dispatch(ports, record, dispatch, statement, write_id, reply)
     note_outcome(ports, record, write_id, result)
     if reply.refused:
-        # That a disarming was refused says nothing about the swap, which may have been sent.
-        if record.phase is Phase.DISPATCHING and not record.disarming:
-            _rearm(ports, claimed)
+        _rearm(ports, claimed)
         raise Stopped(
             Stop(
                 Code.STATEMENT_REFUSED,
@@ -248,7 +254,12 @@ def send_once(
 
 
 def _rearm(ports: Ports, claimed: StoredRecord) -> None:
-    """Give the slot back at once; the note lets others do it, should this fail."""
+    """Give the slot of a swap that was provably not sent back at once; the note lets others do it, should this fail.
+
+    That a disarming or a drop was not sent says nothing about the swap.
+    """
+    if claimed.record.phase is not Phase.DISPATCHING or claimed.record.disarming:
+        return
     try:
         write(ports, claimed, transitions.rearmed(claimed.record, now=claimed.record.changed_at))
     except Stopped as stopped:
@@ -325,6 +336,20 @@ def require_record(observation: Observation, site: Site) -> StoredRecord:
             )
         raise Stopped(Stop(Code.NOT_STAGED, f"Nothing is staged for {target}."))
     return observation.record
+
+
+def require_kept_record(observation: Observation, site: Site) -> StoredRecord:
+    """Return the record of a target that had one a moment ago.
+
+    :raises Stopped: ``CONTROL_TABLE_LOST``: it is gone, though every replica shows the control table as it should be.
+    """
+    try:
+        return require_record(observation, site)
+    except Stopped as stopped:
+        if stopped.stop.code is not Code.NOT_STAGED:
+            raise
+        message = f"The control table has no record of {site.target} any more."
+        raise Stopped(Stop(Code.CONTROL_TABLE_LOST, message)) from None
 
 
 def answer_settled(record: AuthorityRecord, operation_id: str, *, replayed: bool = True) -> SettledReceipt:

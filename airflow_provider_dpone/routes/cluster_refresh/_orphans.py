@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.identity import OPERATOR, candidate_parts, target_key
+from airflow_provider_dpone.publication.identity import OPERATOR, PROTOCOL, candidate_parts, target_key
 from airflow_provider_dpone.publication.orphans import (
     Orphan,
     is_kept,
@@ -14,7 +15,7 @@ from airflow_provider_dpone.publication.orphans import (
     not_droppable,
     orphan_to_drop,
 )
-from airflow_provider_dpone.publication.queue import Running, read_queue
+from airflow_provider_dpone.publication.queue import Terminal, read_queue
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     ContentDigest,
@@ -31,11 +32,12 @@ from airflow_provider_dpone.routes.cluster_refresh._cleanup import clean
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
     Waits,
+    compare_and_swap,
     observe_admitted,
     require_record,
+    require_target,
     write,
 )
-from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
 from airflow_provider_dpone.routes.cluster_refresh._resolve import OperatorRequest, audit, audit_action
 from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown, Ports, Stored
 
@@ -107,9 +109,15 @@ def forget(ports: Ports, site: Site, name: str, request: OperatorRequest, waits:
             statement=Drop(record.cluster, record.database, name),
             inventory=ports.catalog.inventory,
         )
-        if isinstance(queue, Running):
+        if not isinstance(queue, Terminal):
             raise Stopped(
-                Stop(Code.CLEANUP_PENDING, f"The drop of {name} is still running, and it goes by the name.")
+                Stop(
+                    Code.CLEANUP_PENDING,
+                    f"It is not proven that the drop of {name}, which was sent, has ended; it goes by the name. "
+                    "Nothing was changed.",
+                    next_action="Wait where it is running. Otherwise rename the table that has the name now: "
+                    "the next run's cleanup then sees that the kept one is gone, and strikes it off.",
+                )
             )
     audit(ports, stored, request, "orphans", f"forget {name}")
     if write(ports, stored, transitions.forgotten(record, name, now=observation.server_time)) is None:
@@ -146,13 +154,10 @@ def _list(
         if written is None:
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
         return written
+    require_target(site, observation)
     record = _given_up(ports, site, item, observation, authority_id)
-    audit_action(ports.evidence, operation_id, request, "orphans", f"drop {orphan.name}")
-    write_id = ports.random.hex(128)
-    write_intent(ports, record, write_id, None)
-    result = ports.authority.write(None, record, write_id)
-    note_outcome(ports, record, write_id, result)
-    match result:
+    audit_action(ports.evidence, record.operation_id, request, "orphans", f"drop {orphan.name}")
+    match compare_and_swap(ports, None, record):
         case Stored(created):
             return created
         case Conflict() | OutcomeUnknown():
@@ -179,7 +184,7 @@ def _given_up(
         cluster=target.cluster,
         database=target.database,
         table=target.table,
-        operation_id=item.operation_id,
+        operation_id=digest(f"{PROTOCOL}/orphans", item.operation_id, item.name),
         publication_key="",
         owner=Owner(OPERATOR, "", "orphans", -1),
         order_key=None,

@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.receipt import (
     PublicationReceipt,
     SettledReceipt,
     publication_receipt,
+    stale_dictionaries,
 )
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
@@ -44,6 +45,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     dependents,
     observe_admitted,
     read_dispatch,
+    require_kept_record,
     require_record,
     require_target,
     send_once,
@@ -182,6 +184,9 @@ class _Publication:
     replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
+    stale_dictionaries: tuple[str, ...] | None = None
+    unknown_pause: Pause | None = None
+    """How long moves whose outcome is unknown are looked at again."""
     written: Classification | None = None
     """The classification that this call wrote down last."""
 
@@ -333,14 +338,7 @@ class _Publication:
     def _observe(self) -> None:
         record = self.stored.record
         seen = self.ports.catalog.observe([record.table, record.candidate])
-        found = seen.record
-        if found is None:
-            raise Stopped(
-                Stop(
-                    Code.CONTROL_TABLE_LOST,
-                    f"The control table has no record of {self.site.target} any more.",
-                )
-            )
+        found = require_kept_record(seen, self.site)
         if found.version > self.stored.version or (
             found.version == self.stored.version and found.write_id != self.stored.write_id
         ):
@@ -378,8 +376,24 @@ class _Publication:
         return None if outcome is None else outcome.terminal(dispatch, self.stored.record.replicas)
 
     def _move(self, record: AuthorityRecord) -> bool:
-        """Store a move that needs no permit; ``False`` if another worker wrote first. Go on from what is stored."""
-        stored = write(self.ports, self.stored, record)
+        """Store a move that needs no permit; ``False`` if another worker wrote first. Go on from what is stored.
+
+        Where it is unknown what became of the write, it is looked at again, as a retry of the task would: two who
+        prove the same thing at the same moment may both be refused by Keeper. Nothing is sent on the strength of it.
+        """
+        try:
+            stored = write(self.ports, self.stored, record)
+        except Stopped as stopped:
+            if stopped.stop.code is not Code.CAS_OUTCOME_UNKNOWN:
+                raise
+            if self.unknown_pause is None:
+                self.unknown_pause = Pause(self.ports, self.waits.visible, self.waits)
+            if self.unknown_pause.over():
+                raise
+            self.ports.log(f"Looking again. {stopped.stop.message}")
+            self._observe()
+            self.queue = None
+            return False
         if stored is None:
             self._observe_moved()
             return False
@@ -431,4 +445,20 @@ class _Publication:
         record = self.stored.record
         now = set(dependents(self.observation))
         lost = sorted(set(record.dependents) - now)
-        return tuple(f"{name} depended on the target before the swap and is not seen to now" for name in lost)
+        return (
+            *(f"{name} depended on the target before the swap and is not seen to now" for name in lost),
+            *self._stale_dictionaries(self.observation),
+        )
+
+    def _stale_dictionaries(self, seen: Observation) -> tuple[str, ...]:
+        """Which dictionaries are not known to show the new rows, and where. Each replica loads its own."""
+        if not (dictionaries := [one for one in seen.dependents if one.engine == "Dictionary"]):
+            return ()
+        if self.stale_dictionaries is None:
+            try:
+                loads = self.ports.catalog.dictionary_loads(dictionaries)
+            except Stopped as stopped:
+                self.ports.log(f"When dictionaries were loaded is not known: {stopped.stop.message}")
+                loads = {}
+            self.stale_dictionaries = stale_dictionaries(self.stored.record, dictionaries, loads)
+        return self.stale_dictionaries

@@ -97,9 +97,16 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
     """
     target = site.target
     busy = Pause(ports, waits.busy, waits)
-    drops_tried = False
+    waiting = drops_tried = False
     while True:
-        observation, authority_id = observe_admitted(ports, site, [target.table], waits)
+        try:
+            observation, authority_id = observe_admitted(ports, site, [target.table], waits)
+        except Stopped as stopped:
+            # A look that fails for a moment does not end a wait.
+            if not (waiting and _passing(stopped.stop)) or busy.over():
+                raise
+            ports.log(f"Waiting. {stopped.stop.message}")
+            continue
         key = target_key(authority_id, target.database, target.table)
         operation_id = request.identity.operation_id(key)
         publication_key = request.identity.publication_key(key)
@@ -118,8 +125,14 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
         )
         match admitted:
             case Stop() if admitted.category is Category.CONFLICT:
-                if _moves_on(ports, site, observation, waits):
-                    continue
+                waiting = True
+                try:
+                    if _moves_on(ports, site, observation, waits):
+                        continue
+                except Stopped as stopped:
+                    if not _passing(stopped.stop):
+                        raise
+                    admitted = stopped.stop
                 if busy.over():
                     raise Stopped(admitted)
                 ports.log(f"Waiting. {admitted.message}")
@@ -128,7 +141,12 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                 raise Stopped(admitted)
             case FinishFirst(stored):
                 ports.log(f"{target}: an earlier publication is committed; its slot is freed first.")
-                free_slot(ports, site, stored)
+                try:
+                    free_slot(ports, site, stored)
+                except Stopped as stopped:
+                    if not (waiting and _passing(stopped.stop)) or busy.over():
+                        raise
+                    ports.log(f"Waiting. {stopped.stop.message}")
                 continue
             case Slot(stored) if stored is not None and not drops_tried and drops_due(stored, observation):
                 finish_drops(ports, site, stored, observation.server_time, waits)
@@ -154,6 +172,11 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             raise Stopped(stop)
         new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
         return _Stage(ports, staging, site, waits, new, observation).run()
+
+
+def _passing(stop: Stop) -> bool:
+    """Tell whether looking again may help: nothing is known to stand in the way for good."""
+    return stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
 
 
 def _moves_on(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
@@ -334,8 +357,7 @@ class _Stage:
             try:
                 return look()
             except Stopped as stopped:
-                passing = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
-                if not passing or pause.over():
+                if not _passing(stopped.stop) or pause.over():
                     raise
                 self.ports.log(f"Looking again. {stopped.stop.message}")
 
@@ -418,14 +440,16 @@ class _Stage:
         record = self._record(seen, loaded, content, candidate.generation)
         require_room(record)
         write_id = ports.random.hex(128)
-        write_intent(ports, record, write_id, new.slot.stored)
+        # Read before the write: only what was begun before it can never be prepared after it.
+        earlier = self._earlier_attempts()
+        self._patiently(lambda: write_intent(ports, record, write_id, new.slot.stored))
         # From here on a record may name the candidate: only a proven conflict makes it droppable again.
         self.droppable = False
         result = ports.authority.write(new.slot.stored, record, write_id)
         note_outcome(ports, record, write_id, result)
         match result:
             case Stored(stored):
-                self._drop_leftovers(stored)
+                self._drop_leftovers(stored, earlier)
                 ports.log(f"{self.site.target}: prepared {content.rows:,} rows in {self.attempt.name}.")
                 return _stage_receipt(record, new.plan, self.staging.quoted(record.candidate), resumed=False)
             case Conflict():
@@ -485,24 +509,26 @@ class _Stage:
             settled=before.remembered(new.operation_id) if before else (),
         )
 
-    def _drop_leftovers(self, stored: StoredRecord) -> None:
-        """Drop candidates of this operation's earlier attempts.
+    def _earlier_attempts(self) -> tuple[Attempt, ...]:
+        """The candidates that attempts of this operation have meant to create so far."""
+        try:
+            return tuple(intent.attempt for intent in self.ports.evidence.intents(self.new.operation_id))
+        except Stopped as stopped:
+            self.ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
+            return ()
 
-        The record that was just verified makes a permit for them impossible for ever. What can't be
-        proven here stays, named by its COMMENT.
+    def _drop_leftovers(self, stored: StoredRecord, earlier: tuple[Attempt, ...]) -> None:
+        """Drop candidates of attempts that began before the record was written that was just verified.
+
+        It makes a permit for them impossible for ever. What began since may be prepared by now.
         """
-        ports = self.ports
         known = {stored.record.candidate, *(item.name for item in stored.record.retained)}
         try:
-            leftovers = [
-                intent.attempt
-                for intent in ports.evidence.intents(self.new.operation_id)
-                if intent.attempt.name not in known
-            ]
-            for attempt in leftovers:
-                self._drop_if_proven(attempt)
+            for attempt in earlier:
+                if attempt.name not in known:
+                    self._drop_if_proven(attempt)
         except Stopped as stopped:
-            ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
+            self.ports.log(f"Candidates of earlier tries are left for later: {stopped.stop.message}")
 
     def _discard(self) -> None:
         """Drop this attempt's candidate after a failure. The failure itself is what is reported."""
