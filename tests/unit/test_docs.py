@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import jsonschema
 import pytest
+import yaml  # type: ignore[import-untyped]
 from airflow.sdk import DAG
 
 import airflow_provider_dpone
@@ -104,6 +105,8 @@ def test_codes_and_phases_that_are_named_exist(page: Path) -> None:
 OTHER_CAPITALS: Final = {
     # Statements, privileges and engine words of ClickHouse; configuration and categories.
     "AIRFLOW_HOME",
+    "DPONE_AIRFLOW",
+    "DPONE_POSTGRES",
     "CLUSTER",
     "COMMENT",
     "DEFAULT",
@@ -360,6 +363,17 @@ def checks_the_pages(words: list[str]) -> None:
     assert done.returncode == 0, done.stdout.decode()
 
 
+def starts_the_docker_profile(words: list[str]) -> None:
+    """No engine is needed to see that the file, the profile and the command are there."""
+    assert words[2] == "-f"
+    services = yaml.safe_load((CHECKOUT / words[3]).read_text())["services"]
+    rest = words[4:]
+    if rest[0] == "--profile":
+        assert any(rest[1] in service.get("profiles", ()) for service in services.values())
+        rest = rest[2:]
+    assert rest in (["up", "--wait"], ["down", "--volumes"])
+
+
 CHECKS: Final[Mapping[str, Callable[[list[str]], None]]] = {
     "scripts/demo": starts_a_script,
     "scripts/test": starts_a_script,
@@ -368,6 +382,7 @@ CHECKS: Final[Mapping[str, Callable[[list[str]], None]]] = {
     "airflow dpone": is_a_command_of_ours,
     "export": sets_a_variable,
     "python docs/generate.py": checks_the_pages,
+    "docker compose": starts_the_docker_profile,
 }
 """How a command of the pages is checked, by how it begins."""
 
