@@ -184,9 +184,11 @@ class _Publication:
     replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
+    giving_up: Stop | None = None
+    """Why this call gave the operation up, or tried to."""
     stale_dictionaries: tuple[str, ...] | None = None
     unknown_pause: Pause | None = None
-    """How long moves whose outcome is unknown are looked at again."""
+    """How long a move whose outcome is unknown is looked at again; each move anew."""
     written: Classification | None = None
     """The classification that this call wrote down last."""
 
@@ -283,9 +285,13 @@ class _Publication:
                     ports.clock.sleep(self.waits.poll_last)
                     self.content, self.observation = None, None
                 case step.Abort(stop):
+                    self.giving_up = stop
                     if self._move(transitions.aborted(record, now=self._now())):
                         finish_drops(ports, self.site, self.stored, self._now(), self.waits)
                         raise Stopped(stop)
+                case step.Hold() if self.giving_up is not None and record.phase is Phase.ABORTED:
+                    # Our own write, whose reply was lost, or that of another worker who saw the same.
+                    raise Stopped(self.giving_up)
                 case step.Hold(stop):
                     raise Stopped(stop)
                 case step.Done():
@@ -391,14 +397,18 @@ class _Publication:
             if self.unknown_pause.over():
                 raise
             self.ports.log(f"Looking again. {stopped.stop.message}")
-            self._observe()
-            self.queue = None
+            before = self.stored
+            # The wait has made all that was read old; a swap is never sent on the strength of it.
+            self.content, self.observation, self.queue = None, None, None
+            self._read(step.ReadCatalogs())
+            if self.stored != before:
+                self.unknown_pause = None
             return False
         if stored is None:
             self._observe_moved()
             return False
         # What was read before is still true of the cluster; only the record moved, by our own hand.
-        self.stored = stored
+        self.stored, self.unknown_pause = stored, None
         return True
 
     def _observe_moved(self) -> None:
