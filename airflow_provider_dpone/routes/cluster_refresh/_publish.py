@@ -154,7 +154,7 @@ def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: 
     :raises Stopped: it could not be found out now; a retry may.
     """
     request = PublishRequest(stored.record.operation_id, patience=0)
-    publication = _Publication(ports, site, request, waits, stored, read_at, observe_only=True)
+    publication = _Publication(ports, site, request, waits, stored, read_at, observe_only=True, warned=True)
     try:
         publication.run()
     except Stopped as stopped:
@@ -184,6 +184,7 @@ class _Publication:
     replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
+    warned: bool = False
     giving_up: Stop | None = None
     """Why this call gave the operation up, or tried to."""
     stale_dictionaries: tuple[str, ...] | None = None
@@ -294,6 +295,13 @@ class _Publication:
                     raise Stopped(self.giving_up)
                 case step.Hold(stop):
                     raise Stopped(stop)
+                case step.Done() if self.observation is None and not (self.replayed or self.warned):
+                    # Another worker recorded the proof, or we did and the reply was lost: look what to warn of.
+                    self.warned = True
+                    try:
+                        self._observe()
+                    except Stopped as stopped:
+                        ports.log(f"What the receipt should warn of is not known: {stopped.stop.message}")
                 case step.Done():
                     return self._receipt()
                 case _:
