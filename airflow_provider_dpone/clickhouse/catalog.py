@@ -78,6 +78,9 @@ OBSERVE_TIMEOUT: Final = 60.0
 CONTENT_TIMEOUT: Final = 4 * 3600.0
 """How many seconds the content digest of a table may take."""
 
+NOTHING_LOADED: Final = 2**32 - 1
+"""As the moment of its last load: a dictionary that holds no rows which could be old. Used, it asks the table."""
+
 _NO_CONTROL_ROWS: Final = frozenset(
     {ErrorCode.UNKNOWN_TABLE, ErrorCode.UNKNOWN_DATABASE, ErrorCode.UNKNOWN_IDENTIFIER}
 )
@@ -202,11 +205,16 @@ class Catalog:
     def dictionary_loads(self, dictionaries: Collection[Dependent]) -> dict[str, dict[Dependent, int]]:
         """Tell when each replica loaded each dictionary; see :meth:`routes.ports.Catalog.dictionary_loads`."""
         named = ", ".join(f"({string(one.database)}, {string(one.table)})" for one in dictionaries)
+        holds_none = "(status = 'NOT_LOADED' OR type LIKE '%Direct')"
         loaded = section(
             "dictionary",
-            {"database": "database", "table": "name", "began": "toUnixTimestamp(loading_start_time)"},
+            {
+                "database": "database",
+                "table": "name",
+                "began": f"if({holds_none}, {NOTHING_LOADED}, toUnixTimestamp(loading_start_time))",
+            },
             f"FROM system.dictionaries WHERE (database, name) IN ({named}) "
-            "AND status = 'LOADED' AND last_exception = ''",
+            f"AND ({holds_none} OR status = 'LOADED' AND last_exception = '')",
         )
         try:
             reply = self.server.read(

@@ -251,7 +251,7 @@ def stale_dictionaries(
     }
     return tuple(
         f"dictionary {one.database}.{one.table} was not seen to load since the swap on {', '.join(aliases)}: there it "
-        "answers with the old rows until it does"
+        "may answer with the old rows until it does"
         for one, aliases in behind.items()
         if aliases
     )

@@ -58,8 +58,8 @@ class Catalog(Protocol):
     def dictionary_loads(self, dictionaries: Collection[Dependent]) -> Mapping[str, Mapping[Dependent, int]]:
         """Tell for every replica that was read when the last good load of each dictionary began there.
 
-        :returns: alias -> dictionary -> seconds since the epoch on that server's clock. A dictionary that is not
-            shown, not loaded, or whose last load failed, is missing.
+        :returns: alias -> dictionary -> seconds since the epoch on that server's clock; a dictionary that holds no
+            rows, not yet or by its layout, is never behind. One that is not shown or failed to load is missing.
         :raises Stopped: as :meth:`observe`.
         """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_dpone.clickhouse.catalog import Catalog, names_table
+from airflow_provider_dpone.clickhouse.catalog import NOTHING_LOADED, Catalog, names_table
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.publication.facts import Dependent
@@ -376,10 +376,11 @@ def test_each_replica_tells_when_it_loaded_a_dictionary(
             node=node,
         )
     # Created, and loaded by nobody yet.
-    assert catalog.dictionary_loads([names, other]) == {"s1/r1": {}, "s1/r2": {}}
+    unloaded = {names: NOTHING_LOADED}
+    assert catalog.dictionary_loads([names, other]) == {"s1/r1": unloaded, "s1/r2": unloaded}
     cluster.execute(f"SYSTEM RELOAD DICTIONARY {database}.names", node=2)
     loads = catalog.dictionary_loads([names, other])
-    assert (loads["s1/r1"], set(loads["s1/r2"])) == ({}, {names})
+    assert (loads["s1/r1"], set(loads["s1/r2"])) == (unloaded, {names})
     assert abs(loads["s1/r2"][names] - int(cluster.scalar("SELECT toUnixTimestamp(now())"))) < 30
     for node in cluster.nodes:
         cluster.execute(f"DROP DICTIONARY {database}.names", node=node)

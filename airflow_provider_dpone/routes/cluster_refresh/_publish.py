@@ -154,7 +154,7 @@ def settle(ports: Ports, site: Site, stored: StoredRecord, read_at: int, waits: 
     :raises Stopped: it could not be found out now; a retry may.
     """
     request = PublishRequest(stored.record.operation_id, patience=0)
-    publication = _Publication(ports, site, request, waits, stored, read_at, observe_only=True)
+    publication = _Publication(ports, site, request, waits, stored, read_at, observe_only=True, warned=True)
     try:
         publication.run()
     except Stopped as stopped:
@@ -184,9 +184,12 @@ class _Publication:
     replayed: bool = False
     observe_only: bool = False
     doubted: bool = False
+    warned: bool = False
+    giving_up: Stop | None = None
+    """Why this call gave the operation up, or tried to."""
     stale_dictionaries: tuple[str, ...] | None = None
     unknown_pause: Pause | None = None
-    """How long moves whose outcome is unknown are looked at again."""
+    """How long a move whose outcome is unknown is looked at again; each move anew."""
     written: Classification | None = None
     """The classification that this call wrote down last."""
 
@@ -283,11 +286,22 @@ class _Publication:
                     ports.clock.sleep(self.waits.poll_last)
                     self.content, self.observation = None, None
                 case step.Abort(stop):
+                    self.giving_up = stop
                     if self._move(transitions.aborted(record, now=self._now())):
                         finish_drops(ports, self.site, self.stored, self._now(), self.waits)
                         raise Stopped(stop)
+                case step.Hold() if self.giving_up is not None and record.phase is Phase.ABORTED:
+                    # Our own write, whose reply was lost, or that of another worker who saw the same.
+                    raise Stopped(self.giving_up)
                 case step.Hold(stop):
                     raise Stopped(stop)
+                case step.Done() if self.observation is None and not (self.replayed or self.warned):
+                    # Another worker recorded the proof, or we did and the reply was lost: look what to warn of.
+                    self.warned = True
+                    try:
+                        self._observe()
+                    except Stopped as stopped:
+                        ports.log(f"What the receipt should warn of is not known: {stopped.stop.message}")
                 case step.Done():
                     return self._receipt()
                 case _:
@@ -391,14 +405,18 @@ class _Publication:
             if self.unknown_pause.over():
                 raise
             self.ports.log(f"Looking again. {stopped.stop.message}")
-            self._observe()
-            self.queue = None
+            before = self.stored
+            # The wait has made all that was read old; a swap is never sent on the strength of it.
+            self.content, self.observation, self.queue = None, None, None
+            self._read(step.ReadCatalogs())
+            if self.stored != before:
+                self.unknown_pause = None
             return False
         if stored is None:
             self._observe_moved()
             return False
         # What was read before is still true of the cluster; only the record moved, by our own hand.
-        self.stored = stored
+        self.stored, self.unknown_pause = stored, None
         return True
 
     def _observe_moved(self) -> None:

@@ -141,10 +141,11 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                 raise Stopped(admitted)
             case FinishFirst(stored):
                 ports.log(f"{target}: an earlier publication is committed; its slot is freed first.")
+                waiting = True
                 try:
                     free_slot(ports, site, stored)
                 except Stopped as stopped:
-                    if not (waiting and _passing(stopped.stop)) or busy.over():
+                    if not _passing(stopped.stop) or busy.over():
                         raise
                     ports.log(f"Waiting. {stopped.stop.message}")
                 continue
