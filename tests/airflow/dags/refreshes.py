@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Context, Param, get_current_context, task
+from airflow.sdk import DAG, Context, Param, get_current_context, task, task_group
 
 from airflow_provider_dpone import ClusterRefresh, MiB, SqlSource, TableStructure, cluster_refresh
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
@@ -100,3 +100,24 @@ with dag("refresh_first_try_lost"):
 
     forgetful = Forgetful(task_id="stage", refresh=refresh("lost"), source=ROWS)
     forgetful >> PublishOperator(task_id="publish", refresh=refresh("lost"))
+
+# As many tables as a run asks for, each with tasks of its own, eight tasks at a time; the source of one may fail.
+with DAG("refresh_many", schedule=None, params={**PARAMS, "tables": 50, "bad": -1}, max_active_tasks=8):
+
+    @task
+    def tables_of_the_run() -> list[str]:
+        wanted: int = get_current_context()["params"]["tables"]
+        return [f"many_{number:02}" for number in range(wanted)]
+
+    @task_group
+    def one(table: str) -> None:
+        cluster_refresh(
+            group_id="refresh",
+            refresh={**refresh("each").serialize(), "structure": STRUCTURE.serialize(), "table": table},
+            source=SqlSource(
+                "SELECT number AS id, toString(throwIf({{ ti.map_index }} = {{ params.bad }})) AS name "
+                "FROM numbers({{ params.rows }})"
+            ),
+        )
+
+    one.expand(table=tables_of_the_run())
