@@ -184,7 +184,8 @@ def _soak(found: Any) -> str:
     if found is None:
         return NOT_RUN
     return _table(
-        ("figure", "value"), [(name.replace("_", " "), _plain(value)) for name, value in sorted(found.items())]
+        ("figure", "value"),
+        [(name.replace("_", " "), _plain(value)) for name, value in sorted(found.items())],
     )
 
 
