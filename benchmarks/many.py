@@ -22,11 +22,11 @@ from typing import Final
 import psutil
 
 from benchmarks.report import Result, show, write
-from tests.airflow.bench import SWAP
-from tests.airflow.fixtures import CONN_ID, DAGS
+from tests.airflow.bench import CONN_ID, SWAP
 from tests.airflow.harness import LocalAirflow
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
 
+DAGS: Final = Path(__file__).resolve().parents[1] / "tests" / "airflow" / "dags"
 DAG_ID: Final = "refresh_many"
 DATABASE: Final = "mart_many"
 ROWS: Final = 10_000
@@ -131,7 +131,10 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "dags"
         shutil.copytree(DAGS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        with LocalCluster(replicas=2) as cluster, LocalAirflow(folder) as airflow:
+        with (
+            LocalCluster(replicas=2) as cluster,
+            LocalAirflow(folder, config={"core": {"parallelism": 8}}) as airflow,
+        ):
             host, port = cluster.endpoints[0]
             connection = {"conn_type": "clickhouse", "host": host, "port": port}
             airflow.add_connection(CONN_ID, {**connection, "login": APP_USER, "password": APP_PASSWORD})

@@ -1,4 +1,4 @@
-"""Fixtures for all tests live in plugin modules, each next to what it is about."""
+"""Fixtures for all tests live in plugin modules, each next to what it is about; those of Airflow in its own folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-pytest_plugins = [
-    "tests.cluster.fixtures",
-    "tests.postgres.fixtures",
-    "tests.airflow.fixtures",
-    "tests.scenarios.fixtures",
-]
+pytest_plugins = ["tests.cluster.fixtures", "tests.postgres.fixtures", "tests.scenarios.fixtures"]
 
 _ORDER = (
     "unit",

@@ -61,7 +61,8 @@ def write() -> None:
     """Write both files."""
     results = collect()
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-    PAGE.write_text(page(results))
+    # From what was written: the page is the same whenever it is made again.
+    PAGE.write_text(page(json.loads(RESULTS.read_text())))
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -182,7 +183,21 @@ def _scenarios(found: Any) -> str:
 def _soak(found: Any) -> str:
     if found is None:
         return NOT_RUN
-    return _table(("figure", "value"), sorted(found.items()))
+    return _table(
+        ("figure", "value"),
+        [(name.replace("_", " "), _plain(value)) for name, value in sorted(found.items())],
+    )
+
+
+def _plain(value: Any) -> str:
+    """A number with separators; of several, each with its name."""
+    match value:
+        case dict():
+            return "; ".join(f"{name}: {_plain(one)}" for name, one in sorted(value.items()))
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
 
 
 if __name__ == "__main__":

@@ -422,13 +422,14 @@ def trust_what_the_trigger_saw() -> Iterator[None]:
 def move_on_before_evidence() -> Iterator[None]:
     """The intent of a compare-and-swap is written when its outcome is known."""
     real_intent, real_outcome = evidence.write_intent, evidence.note_outcome
-    pending: dict[str, tuple[Any, ...]] = {}
+    pending: dict[str, Any] = {}
 
-    def intent(ports: Any, record: Any, write_id: str, before: Any) -> None:
-        pending[write_id] = (ports, record, write_id, before)
+    def intent(_: Any, __: Any, write_id: str, before: Any) -> None:
+        pending[write_id] = before
 
     def outcome(ports: Any, record: Any, write_id: str, result: Any) -> None:
-        real_intent(*pending.pop(write_id))
+        # It stays: an exploration comes back to the same write on another branch.
+        real_intent(ports, record, write_id, pending[write_id])
         real_outcome(ports, record, write_id, result)
 
     with (

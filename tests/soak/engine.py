@@ -264,7 +264,9 @@ class Soak:
         ]
         self.worlds[0].site.since = self.mark
         happened = self.worlds[0].history()
+        # What the queue keeps of earlier parts was judged then, with what those parts had planted.
         new = [run for run in happened.executions if run.entry > self.last_entry]
+        queue = [row for row in happened.queue if row["entry"] > self.last_entry]
         allowed = Allowed(
             twice=frozenset[int]().union(*(world.allowed.twice for world in self.worlds)),
             copied=frozenset[str]().union(*(world.allowed.copied for world in self.worlds)),
@@ -275,6 +277,7 @@ class Soak:
                     happened,
                     table=world.site.table,
                     executions=new,
+                    queue=queue,
                     generations=world.generations,
                     snapshots=world.snapshots,
                     allowed=allowed,

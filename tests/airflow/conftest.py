@@ -1,4 +1,7 @@
-"""Pytest fixtures with a real Airflow; nothing starts before a test asks for it."""
+"""Pytest fixtures with a real Airflow; nothing starts before a test asks for it, and all ends with the folder's last.
+
+An idle scheduler takes a good part of a core, so the tests of other folders do without.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
 DAGS = Path(__file__).parent / "dags"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
-    """One Airflow with a triggerer for the whole session.
+    """One Airflow with a triggerer for all tests of this folder.
 
     It starts with the DAGs of ``tests/airflow/dags``. A test brings what else it needs with
     `LocalAirflow.add_dag` and `LocalAirflow.add_connection`, under names of its own.
@@ -30,9 +33,9 @@ def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirfl
         yield airflow
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def connected_airflow(airflow_env: LocalAirflow, cluster: LocalCluster) -> LocalAirflow:
-    """The session's Airflow, connected to the session's cluster, whose control table exists."""
+    """The one Airflow, connected to the session's cluster, whose control table exists."""
     host, port = cluster.endpoints[0]
     airflow_env.add_connection(
         CONN_ID,
