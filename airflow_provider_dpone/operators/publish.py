@@ -14,7 +14,7 @@ from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.stage import positive
 from airflow_provider_dpone.operators.upstream import StagedOperator
 from airflow_provider_dpone.operators.xcom import for_xcom
-from airflow_provider_dpone.publication.stop import Category, Stopped
+from airflow_provider_dpone.publication.stop import Stopped
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -143,7 +143,7 @@ class PublishOperator(StagedOperator):
                 self.log.info("%s", handed.stop.message)
                 self._defer_until_woken(watch)
             except Stopped as stopped:
-                again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+                again = stopped.stop.passing
                 if watched is None or in_worker is None or not again or deadline <= time.time():
                     raise
                 # A retry would not know what the trigger saw, which nobody may be able to read again.

@@ -229,7 +229,7 @@ def _before_dispatch(s: Situation, record: AuthorityRecord) -> Step:
         return DispatchSwap()
     if stop.code is Code.TARGET_MOVED:
         return Abort(stop)
-    return Wait(stop) if stop.category in (Category.NOT_OBSERVED, Category.RETRYABLE) else Hold(stop)
+    return Wait(stop) if stop.passing else Hold(stop)
 
 
 def not_dispatchable(stored: StoredRecord, observation: Observation) -> Stop | None:

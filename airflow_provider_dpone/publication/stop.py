@@ -453,6 +453,11 @@ class Stop:
         """The category of the code."""
         return self.code.category
 
+    @property
+    def passing(self) -> bool:
+        """Whether looking again may help: nothing is known to stand in the way for good."""
+        return self.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
+
     def as_json(self) -> dict[str, Json]:
         """Return the stop as a JSON object, as receipts and ``--output json`` show it."""
         return {

@@ -102,12 +102,17 @@ def test_a_look_that_fails_for_a_moment_does_not_end_a_wait_for_the_target(which
     assert site.phase() is Phase.PREPARED
 
 
-def test_a_task_that_does_not_wait_says_at_once_what_failed() -> None:
+def test_a_task_that_has_not_found_the_target_held_says_at_once_what_failed() -> None:
+    """Though it may wait: what fails before that is no wait for the target."""
     site = Site()
     site.stage(0)
-    worker = site.worker(once("observe", Fault.REFUSED))
-    request = StageRequest(
-        TaskIdentity("airflow", "other", "run9", "stage", -1, "0"), Owner("other", "run9", "stage", -1)
-    )
-    with pytest.raises(Stopped):
-        stage(site.ports(worker), SimStaging(worker, 19, "new9"), SITE, request, WAITS)
+    looks: list[str] = []
+
+    def choose(point: str) -> Fault:
+        looks.extend([point] * (point == "observe"))
+        return Fault.REFUSED if len(looks) == 1 and point == "observe" else Fault.NONE
+
+    with pytest.raises(Stopped) as caught:
+        stage_when_free(site, site.worker(choose))
+    assert caught.value.stop.code is Code.SERVER_UNAVAILABLE
+    assert len(looks) == 1

@@ -329,8 +329,7 @@ class _Publication:
                     # The candidate's name is gone because another worker made it live.
                     return None
                 raise Stopped(self._seen_as(stopped.stop)) from None
-            again = stopped.stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
-            if record.phase is Phase.PREPARED or not again:
+            if record.phase is Phase.PREPARED or not stopped.stop.passing:
                 raise
             return stopped.stop
         return None

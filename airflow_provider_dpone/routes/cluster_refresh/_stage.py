@@ -103,7 +103,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             observation, authority_id = observe_admitted(ports, site, [target.table], waits)
         except Stopped as stopped:
             # A look that fails for a moment does not end a wait.
-            if not (waiting and _passing(stopped.stop)) or busy.over():
+            if not (waiting and stopped.stop.passing) or busy.over():
                 raise
             ports.log(f"Waiting. {stopped.stop.message}")
             continue
@@ -130,7 +130,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                     if _moves_on(ports, site, observation, waits):
                         continue
                 except Stopped as stopped:
-                    if not _passing(stopped.stop):
+                    if not stopped.stop.passing:
                         raise
                     admitted = stopped.stop
                 if busy.over():
@@ -145,7 +145,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                 try:
                     free_slot(ports, site, stored)
                 except Stopped as stopped:
-                    if not _passing(stopped.stop) or busy.over():
+                    if not stopped.stop.passing or busy.over():
                         raise
                     ports.log(f"Waiting. {stopped.stop.message}")
                 continue
@@ -173,11 +173,6 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             raise Stopped(stop)
         new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
         return _Stage(ports, staging, site, waits, new, observation).run()
-
-
-def _passing(stop: Stop) -> bool:
-    """Tell whether looking again may help: nothing is known to stand in the way for good."""
-    return stop.category in (Category.RETRYABLE, Category.NOT_OBSERVED)
 
 
 def _moves_on(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
@@ -358,7 +353,7 @@ class _Stage:
             try:
                 return look()
             except Stopped as stopped:
-                if not _passing(stopped.stop) or pause.over():
+                if not stopped.stop.passing or pause.over():
                     raise
                 self.ports.log(f"Looking again. {stopped.stop.message}")
 
