@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from benchmarks.report import Result, show, write
+from scripts.lib.processes import all_processes, resident_bytes
 from tests.airflow.bench import CONN_ID, SWAP
 from tests.airflow.harness import LocalAirflow
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
@@ -43,7 +42,7 @@ def sampled(airflow: LocalAirflow) -> Iterator[list[float]]:
 
     def look() -> None:
         while not ended.wait(SAMPLE_SECONDS):
-            samples.append(sum(map(_resident, _processes(airflow))) / 1e6)
+            samples.append(sum(resident_bytes(pid) for pid in _processes(airflow)) / 1e6)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -54,22 +53,8 @@ def sampled(airflow: LocalAirflow) -> Iterator[list[float]]:
         thread.join()
 
 
-def _processes(airflow: LocalAirflow) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) in airflow.sessions:
-                yield process
-        except ProcessLookupError:
-            # It ended while we looked.
-            continue
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        found: int = process.memory_info().rss
-    except psutil.NoSuchProcess:
-        return 0
-    return found
+def _processes(airflow: LocalAirflow) -> Iterator[int]:
+    return (process.pid for process in all_processes() if process.session in airflow.sessions)
 
 
 def measure(airflow: LocalAirflow, cluster: LocalCluster, tables: int) -> list[Result]:

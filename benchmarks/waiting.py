@@ -22,6 +22,7 @@ from pathlib import Path
 from airflow_provider_dpone.publication.watch import dump_watch, load_watch
 from airflow_provider_dpone.triggers.poller import POLL_SECONDS
 from benchmarks.report import Result, show, write
+from scripts.lib.processes import resident_bytes
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
 from tests.integration.waiting_site import QUEUE_READ, RECORD_READ, reads, wait_all, waiting
 
@@ -127,8 +128,7 @@ def _as_dict(cost: Cost) -> dict[str, float]:
 
 def _megabytes() -> float:
     """Memory that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGESIZE") / 1e6
+    return resident_bytes(os.getpid()) / 1e6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

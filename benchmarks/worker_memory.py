@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import gc
 import json
-import resource
+import os
 import sys
-from pathlib import Path
 
 from airflow_provider_dpone.sources import dbapi, postgres
+from scripts.lib.processes import resident_bytes
 
 TYPES = (
     "Int32", "Int32", "Int32", "Nullable(Int32)", "Int32", "Nullable(Float64)", "String", "Nullable(String)",
@@ -21,8 +21,7 @@ TYPES = (
 
 def resident_mb() -> float:
     """What the process holds now, in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
+    return resident_bytes(os.getpid()) / 1e6
 
 
 def main(way: str, sql: str) -> None:

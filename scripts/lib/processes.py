@@ -57,6 +57,15 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds now, shared pages included; 0 if it is gone."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGESIZE")
+
+
 def all_processes() -> Iterator[Process]:
     """Every live process of the machine."""
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import resource
 import signal
 import threading
 import time
@@ -23,6 +22,7 @@ from airflow_provider_dpone.clickhouse.staging import Limits
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import FileSource, SqlSource
 from airflow_provider_dpone.values import MiB, TableStructure
+from scripts.lib.processes import resident_bytes
 from tests.cluster import CLUSTER_NAME, LocalCluster, User, wait_until
 from tests.integration.staging_site import Site, Streamed, in_thread, new_attempt
 
@@ -696,11 +696,6 @@ def test_a_short_load_costs_no_look_at_the_processes(site: Site) -> None:
     assert len(looks) <= int(time.monotonic() - started)
 
 
-def resident_bytes() -> int:
-    """How much memory this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 def test_a_large_stream_needs_little_memory(site: Site) -> None:
     site.create("x String", "ORDER BY tuple()")
     chunk = b"\n".join([b"z" * 1023] * 512) + b"\n"
@@ -708,7 +703,7 @@ def test_a_large_stream_needs_little_memory(site: Site) -> None:
 
     def chunks() -> Iterator[bytes]:
         for _ in range(400):
-            held.append(resident_bytes())
+            held.append(resident_bytes(os.getpid()))
             yield chunk
 
     staging = site.staging(Streamed(chunks, ("x",), row_count=400 * 512))

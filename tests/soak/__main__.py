@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from scripts.lib.processes import resident_bytes
 from tests.cluster import LocalCluster
 from tests.soak.engine import Soak, SoakError, a_soak
 from tests.soak.plan import publication
@@ -81,7 +83,7 @@ def _run(soak: Soak, args: argparse.Namespace, done: dict[str, Any], deadline: f
             soak.publish(wanted)
             took = time.monotonic() - before
             print(f"{number + 1:4} target{wanted.target} {took:5.1f} s  {wanted.trouble}", flush=True)
-            resident.append(_resident_bytes())
+            resident.append(resident_bytes(os.getpid()))
         soak.verify()
         _keep(done, soak, until, time.monotonic() - started)
         print(f"     all targets as they must be after {until}", flush=True)
@@ -133,11 +135,6 @@ def _keep(done: dict[str, Any], soak: Soak, until: int, seconds: float) -> None:
 def _store(done: Mapping[str, Any]) -> None:
     BUILD.mkdir(exist_ok=True)
     PROGRESS.write_text(json.dumps(done))
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
 
 
 def _report(done: Mapping[str, Any]) -> dict[str, Any]:
