@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -30,6 +31,7 @@ _POSTGRES: Final = ("psycopg2", "psycopg")
 _FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(\w+)", re.DOTALL)
 _QUERIES: Final = frozenset(("SELECT", "WITH", "VALUES", "TABLE"))
 _BATCHES_PER_COLLECTION: Final = 100
+_DIGITS_OF_A_SECOND: Final = 6
 _MOST_ROWS: Final = 2**62
 """Some drivers say -1 as an unsigned number where they have no count."""
 
@@ -128,7 +130,7 @@ def column_names(query: Query) -> tuple[str, ...]:
             cursor = connection.cursor()
             try:
                 query.execute(cursor, sql)
-                names = [str(column[0]) for column in cursor.description or ()]
+                described = [tuple(column) for column in cursor.description or ()]
             except Exception:
                 if sql == query.text:
                     raise
@@ -139,7 +141,29 @@ def column_names(query: Query) -> tuple[str, ...]:
                 with suppress(Exception):
                     cursor.close()
             break
-    return checked_names(names)
+    _require_microseconds(described)
+    return checked_names([str(column[0]) for column in described])
+
+
+def _require_microseconds(columns: Sequence[tuple[Any, ...]]) -> None:
+    """Refuse a moment of which Python holds six digits of a second and the database more.
+
+    :raises Stopped: ``TYPE_NOT_EXACT``. Drivers that do not say the digits are not found here.
+    """
+    finer = [
+        str(name)
+        for name, kind, _, _, _, scale, *_ in columns
+        if kind in (datetime, time) and isinstance(scale, int) and scale > _DIGITS_OF_A_SECOND
+    ]
+    if finer:
+        raise Stopped(
+            Stop(
+                Code.TYPE_NOT_EXACT,
+                f"The driver cuts these columns to microseconds: {', '.join(map(repr, finer))}.",
+                next_action="Cast them in the query's SELECT to six digits, or to text.",
+                facts={"columns": list(finer)},
+            )
+        )
 
 
 def checked_names(names: Sequence[str]) -> tuple[str, ...]:

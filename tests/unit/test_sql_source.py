@@ -6,6 +6,7 @@ import gc
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,29 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.sources import RowsLoad, SqlSource, StreamLoad, dbapi, postgres
+from airflow_provider_dpone.sources import RowsLoad, SqlSource, StreamLoad, dbapi, postgres, sql_server
 from airflow_provider_dpone.sources.postgres import NoCopy, PostgresColumn, copy_stream
 
 
 class SqliteHook:
     """What Airflow's hook of SQLite does."""
 
-    def __init__(self, path: Path, wrap: Callable[[Any], Any] = lambda connection: connection) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.wrap = wrap
+        self.cursor = sqlite3.Cursor
         self.connections = 0
 
     def get_conn(self) -> Any:
         self.connections += 1
-        return self.wrap(sqlite3.connect(self.path))
+        chosen = self.cursor
+        if chosen is sqlite3.Cursor:
+            return sqlite3.connect(self.path)
+
+        class Connection(sqlite3.Connection):
+            def cursor(self, factory: Any = chosen) -> Any:
+                return super().cursor(factory)
+
+        return sqlite3.connect(self.path, factory=Connection)
 
 
 @pytest.fixture
@@ -183,11 +192,7 @@ def test_describing_fetches_no_row(hook: SqliteHook) -> None:
             fetched.append("rows")
             return super().fetchmany(size or 1)
 
-    class Connection(sqlite3.Connection):
-        def cursor(self, factory: Any = Cursor) -> Any:
-            return super().cursor(factory)
-
-    hook.get_conn = lambda: sqlite3.connect(hook.path, factory=Connection)  # type: ignore[method-assign]
+    hook.cursor = Cursor
     load = SqlSource("SELECT id, name FROM t", conn_id="c").load()
     assert isinstance(load, RowsLoad)
     assert [column.name for column in load.columns] == ["id", "name"]
@@ -204,11 +209,7 @@ def test_a_query_that_stands_in_no_brackets_is_started_to_be_described(hook: Sql
                 raise sqlite3.OperationalError("no WITH in brackets, as on SQL Server")
             return super().execute(sql, *parameters)
 
-    class Connection(sqlite3.Connection):
-        def cursor(self, factory: Any = Cursor) -> Any:
-            return super().cursor(factory)
-
-    hook.get_conn = lambda: sqlite3.connect(hook.path, factory=Connection)  # type: ignore[method-assign]
+    hook.cursor = Cursor
     load = streamed(SqlSource("WITH x AS (SELECT id FROM t) SELECT id FROM x", conn_id="c"), ["Int8"])
     assert len(rows_of(load)) == 25
 
@@ -244,12 +245,8 @@ def test_a_driver_that_counts_other_rows_than_it_gives_is_not_believed(hook: Sql
     class Cursor(sqlite3.Cursor):
         rowcount = 26
 
-    class Connection(sqlite3.Connection):
-        def cursor(self, factory: Any = Cursor) -> Any:
-            return super().cursor(factory)
-
     load = streamed(SqlSource("SELECT id FROM t", conn_id="c"), ["Int8"])
-    hook.get_conn = lambda: sqlite3.connect(hook.path, factory=Connection)  # type: ignore[method-assign]
+    hook.cursor = Cursor
     stop = stop_of(lambda: list(load.chunks()))
     assert stop.code is Code.ROWS_DISAGREE
     assert stop.facts == {"reported": 26, "read": 25}
@@ -362,3 +359,96 @@ def test_a_type_is_suggested_for_a_table_that_is_not_there(column: PostgresColum
 
 def test_identifiers_are_quoted() -> None:
     assert postgres.quoted('a"b c') == '"a""b c"'
+
+
+# ---- SQL Server: the description is its own, so only what is made of it can be seen without one
+
+
+class SqlServerCursor:
+    """Answers the description as SQL Server documents it; anything else is an error."""
+
+    def __init__(self, described: list[tuple[Any, ...]]) -> None:
+        self.described = described
+        self.asked: list[Any] = []
+
+    def execute(self, sql: str, parameters: Any = None) -> None:
+        assert "sys.dm_exec_describe_first_result_set" in sql
+        self.asked.append(parameters)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.described
+
+    def close(self) -> None:
+        pass
+
+
+def described_by_sql_server(
+    described: list[tuple[Any, ...]], sql: str = "SELECT 1 AS x", parameters: Any = None
+) -> SqlServerCursor:
+    cursor = SqlServerCursor(described)
+    connection = type("Connection", (), {"cursor": lambda self: cursor})()
+    query = dbapi.Query(SqliteHook(Path("none")), sql, parameters)
+    sql_server.require_exact(query, connection)
+    return cursor
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "datetime2(7)",
+        "time(7)",
+        "datetimeoffset(3)",
+        "datetimeoffset(7)",
+        "money",
+        "smallmoney",
+        "sql_variant",
+        None,
+    ],
+)
+def test_a_type_that_sql_servers_driver_changes_is_refused_with_the_way_out(kind: str | None) -> None:
+    stop = stop_of(lambda: described_by_sql_server([("id", "int", None), ("x", kind, None)]))
+    assert stop.code is Code.TYPE_NOT_EXACT
+    assert "'x'" in stop.message
+    assert "'id'" not in stop.message
+    assert "CAST" in str(stop.next_action)
+    assert stop.facts["columns"] == ["x"]
+
+
+def test_a_type_that_sql_servers_driver_keeps_is_taken() -> None:
+    kinds = [
+        "datetime2(6)",
+        "datetime",
+        "time(3)",
+        "decimal(38,10)",
+        "nvarchar(max)",
+        "real",
+        "uniqueidentifier",
+    ]
+    described_by_sql_server([(f"c{n}", kind, None) for n, kind in enumerate(kinds)])
+
+
+def test_sql_server_describes_the_query_without_its_values() -> None:
+    cursor = described_by_sql_server(
+        [], "SELECT x FROM t WHERE a = %s AND b LIKE '5%%' AND c = %(c)s AND d = %d;", ["secret", 1]
+    )
+    assert cursor.asked == [("SELECT x FROM t WHERE a = NULL AND b LIKE '5%' AND c = NULL AND d = NULL",)]
+    assert described_by_sql_server([], "SELECT '5%%' AS x").asked == [("SELECT '5%%' AS x",)]
+
+
+def test_a_query_that_sql_server_can_not_describe_is_refused() -> None:
+    stop = stop_of(lambda: described_by_sql_server([(None, None, 11526)]))
+    assert stop.code is Code.BAD_INPUT
+    assert "11526" in stop.message
+
+
+def test_a_driver_that_says_how_fine_its_moments_are_is_believed(hook: SqliteHook) -> None:
+    class Cursor(sqlite3.Cursor):
+        @property
+        def description(self) -> Any:
+            return [("at", datetime, None, 27, 27, 7, True), ("n", int, None, 10, 10, 9, True)]
+
+    hook.cursor = Cursor
+    stop = stop_of(SqlSource("SELECT 1 AS at, 2 AS n", conn_id="c").load)
+    assert stop.code is Code.TYPE_NOT_EXACT
+    assert "'at'" in stop.message
+    assert "'n'" not in stop.message
