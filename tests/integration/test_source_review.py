@@ -17,12 +17,13 @@ import pytest
 from pyarrow import parquet
 
 from airflow_provider_dpone.clickhouse.errors import ServerError
+from airflow_provider_dpone.clickhouse.exact import LoadColumn, insert_from_input, text_carrier
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.sources import FileSource, SqlSource, StreamLoad, dbapi
 from tests.cluster import LocalCluster
-from tests.integration.staging_site import Site
+from tests.integration.staging_site import Site, Streamed
 from tests.integration.test_sql_sources import choose, pg, site, source  # noqa: F401 - fixtures
-from tests.integration.test_type_map import PostgresHook, Store, _Rows, store, stream  # noqa: F401
+from tests.integration.test_type_map import DATABASE, PostgresHook, Store, _Rows, store, stream  # noqa: F401
 from tests.postgres import LocalPostgres
 
 pytestmark = pytest.mark.cluster
@@ -48,6 +49,12 @@ def query(pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Query:  # noqa:
     return start
 
 
+def nothing_and(do: Callable[[], None]) -> Iterator[bytes]:
+    """A source that ends at once, after something happened."""
+    do()
+    yield from ()
+
+
 def exact_or_refused(store: Store, start: Callable[[], StreamLoad], target: str, exact: str) -> None:  # noqa: F811
     """The value is stored as it is, or nothing is."""
     try:
@@ -71,7 +78,9 @@ def role(pg: LocalPostgres, setting: str, value: str) -> Iterator[None]:  # noqa
 
 
 def test_a_column_whose_type_depends_on_how_a_parameter_is_bound_does_not_wrap_around(
-    store: Store, pg: LocalPostgres, query: Query  # noqa: F811
+    store: Store,
+    pg: LocalPostgres,
+    query: Query,
 ) -> None:
     """psycopg describes with 5 as int2 and copies with 5 as int4: 150000 is read as an Int16."""
     pg.execute("CREATE TABLE s (q smallint); INSERT INTO s VALUES (30000)")
@@ -88,7 +97,11 @@ def test_a_column_whose_type_depends_on_how_a_parameter_is_bound_does_not_wrap_a
     ],
 )
 def test_a_numeric_without_precision_is_not_rounded_to_a_float(
-    store: Store, query: Query, number: str, target: str, exact: str  # noqa: F811
+    store: Store,
+    query: Query,
+    number: str,
+    target: str,
+    exact: str,
 ) -> None:
     exact_or_refused(store, lambda: query(f"SELECT {number} AS x", target), target, exact)
 
@@ -103,13 +116,19 @@ def test_a_numeric_without_precision_is_not_rounded_to_a_float(
     ],
 )
 def test_a_number_in_an_array_follows_the_rule_of_the_number_alone(
-    store: Store, query: Query, array: str, target: str, exact: str  # noqa: F811
+    store: Store,
+    query: Query,
+    array: str,
+    target: str,
+    exact: str,
 ) -> None:
     exact_or_refused(store, lambda: query(f"SELECT {array} AS x", target), target, exact)
 
 
 def test_a_timestamp_without_a_zone_is_in_utc_in_an_array_of_a_domain_too(
-    store: Store, pg: LocalPostgres, query: Query  # noqa: F811
+    store: Store,
+    pg: LocalPostgres,
+    query: Query,
 ) -> None:
     pg.execute("CREATE DOMAIN moment AS timestamp")
     target = "Array(DateTime('Europe/Berlin'))"
@@ -118,7 +137,9 @@ def test_a_timestamp_without_a_zone_is_in_utc_in_an_array_of_a_domain_too(
 
 
 def test_bytes_are_bytes_in_an_array_of_a_domain_too(
-    store: Store, pg: LocalPostgres, query: Query  # noqa: F811
+    store: Store,
+    pg: LocalPostgres,
+    query: Query,
 ) -> None:
     pg.execute("CREATE DOMAIN blob AS bytea")
     target = "Array(String)"
@@ -126,23 +147,41 @@ def test_bytes_are_bytes_in_an_array_of_a_domain_too(
     exact_or_refused(store, lambda: query(sql, target), target, "['ab']")
 
 
-def test_the_blanks_at_the_end_of_a_char_are_kept_in_an_array_too(
-    store: Store, query: Query  # noqa: F811
+@pytest.mark.parametrize(
+    ("array", "exact"),
+    [
+        ("ARRAY['x'::char(4)]", "['x   ']"),
+        ("ARRAY['10.0.0.1'::inet]", "['10.0.0.1']"),
+        ("ARRAY[timestamp '2013-01-01 05:00:00']", "['2013-01-01 05:00:00']"),
+    ],
+)
+def test_a_value_has_the_same_text_in_an_array_as_alone(
+    store: Store,
+    query: Query,
+    array: str,
+    exact: str,
 ) -> None:
+    """A cast to text is not the type's own output: that of char drops the blanks, that of inet adds /32."""
     target = "Array(String)"
-    exact_or_refused(store, lambda: query("SELECT ARRAY['x'::char(4)] AS x", target), target, "['x   ']")
+    exact_or_refused(store, lambda: query(f"SELECT {array} AS x", target), target, exact)
 
 
 def test_a_function_of_the_databases_users_does_not_stand_in_for_postgresqls_own(
-    store: Store, pg: LocalPostgres, query: Query  # noqa: F811
+    store: Store,
+    pg: LocalPostgres,
+    query: Query,
 ) -> None:
-    pg.execute("CREATE FUNCTION public.to_json(text[]) RETURNS json LANGUAGE sql AS $$SELECT '[\"evil\"]'::json$$")
+    pg.execute(
+        "CREATE FUNCTION public.to_json(text[]) RETURNS json LANGUAGE sql AS $$SELECT '[\"evil\"]'::json$$"
+    )
     target = "Array(String)"
     exact_or_refused(store, lambda: query("SELECT ARRAY['a', 'b'] AS x", target), target, "['a','b']")
 
 
 def test_the_query_is_the_one_that_was_written_whatever_the_clients_encoding(
-    store: Store, pg: LocalPostgres, query: Query  # noqa: F811
+    store: Store,
+    pg: LocalPostgres,
+    query: Query,
 ) -> None:
     """psycopg2 keeps encoding in LATIN1 after SET LOCAL client_encoding TO 'UTF8'."""
     with role(pg, "client_encoding", "'latin1'"):
@@ -153,10 +192,15 @@ def test_the_query_is_the_one_that_was_written_whatever_the_clients_encoding(
 
 
 @pytest.mark.parametrize(
-    ("value", "target", "exact"), [("B'101'", "Int32", "5"), ("'\\x35'::bytea", "Int32", "no number")]
+    ("value", "target", "exact"),
+    [("B'101'", "Int32", "5"), ("'\\x35'::bytea", "Int32", "no number")],
 )
 def test_bits_and_bytes_are_no_digits(
-    store: Store, query: Query, value: str, target: str, exact: str  # noqa: F811
+    store: Store,
+    query: Query,
+    value: str,
+    target: str,
+    exact: str,
 ) -> None:
     exact_or_refused(store, lambda: query(f"SELECT {value} AS x", target), target, exact)
 
@@ -171,7 +215,10 @@ def test_a_timestamp_in_a_string_is_postgresqls_own_text_of_it(store: Store, que
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_floats_keep_all_digits_through_the_driver_whatever_the_roles_extra_float_digits(
-    store: Store, pg: LocalPostgres, query: Query, driver: str  # noqa: F811
+    store: Store,
+    pg: LocalPostgres,
+    query: Query,
+    driver: str,
 ) -> None:
     """0 is also the default of PostgreSQL before 12."""
     sql = "SELECT 0.1::float8 + 0.2::float8 AS x"
@@ -185,7 +232,10 @@ def test_floats_keep_all_digits_through_the_driver_whatever_the_roles_extra_floa
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
 def test_a_load_that_waits_for_a_lock_on_its_source_is_cancelled_at_once(
-    site: Site, pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch, driver: str  # noqa: F811
+    site: Site,
+    pg: LocalPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    driver: str,
 ) -> None:
     """The query is described in the task's own thread, where nothing looks whether it was cancelled."""
     choose(monkeypatch, driver)
@@ -218,8 +268,20 @@ def test_a_load_that_waits_for_a_lock_on_its_source_is_cancelled_at_once(
     assert isinstance(ended[0], Stopped), "a cancelled load has even ended well"
 
 
+def test_a_cancelled_load_of_a_source_without_rows_is_no_success(site: Site) -> None:  # noqa: F811
+    """Whether the task was cancelled is looked at when a chunk comes, and there is none."""
+    site.create("x Int32")
+    staging = site.staging(Streamed(lambda: nothing_and(staging.cancel), ("x",), row_count=0))
+    plan, attempt = site.built(staging)
+    with pytest.raises(Stopped) as caught:
+        staging.load(plan, attempt)
+    assert "cancelled" in caught.value.stop.message
+
+
 def test_a_text_that_leaves_the_brackets_changes_nothing_where_it_reads(
-    site: Site, pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    site: Site,
+    pg: LocalPostgres,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Several statements are no SELECT; a COMMIT among them ends the READ ONLY transaction."""
     choose(monkeypatch, "psycopg")
@@ -234,11 +296,69 @@ def test_a_comment_behind_the_semicolon_is_no_error(store: Store, query: Query) 
     assert store.load(query("SELECT 1 AS x; -- done", "Int8"), "Int8") == 1
 
 
+# ---- Settings of the user's profile on ClickHouse, which no statement overrides
+
+
+def stored_with(store: Store, load: StreamLoad, targets: list[str], profile: dict[str, str]) -> list[Any]:  # noqa: F811
+    """Load as staging does, for a user with these settings, and return the first row."""
+    named = list(zip(load.columns, targets, strict=True))
+    declared = ", ".join(f"`{column.name}` {target}" for column, target in named)
+    store.cluster.execute(
+        f"CREATE OR REPLACE TABLE {DATABASE}.t ({declared}) ENGINE = MergeTree ORDER BY tuple()", node=1
+    )
+    plan = [
+        LoadColumn(column.name, column.type or text_carrier(target, load.format), target, column.encoding)
+        for column, target in named
+    ]
+    statement = insert_from_input(DATABASE, "t", plan, load.format)
+    settings = {**profile, **statement.settings, **load.settings}
+    store.server.once(statement.sql, settings=settings, body=load.chunks())
+    shown = ", ".join(f"toString(`{column.name}`)" for column in load.columns)
+    ((row),) = store.cluster.query(f"SELECT [{shown}] AS row FROM {DATABASE}.t", node=1)
+    found: list[Any] = row["row"]
+    return found
+
+
+def test_columns_that_differ_in_case_only_are_not_mixed_up(store: Store, tmp_path: Path) -> None:  # noqa: F811
+    parquet.write_table(pa.table({"a": ["x"], "A": ["y"]}), tmp_path / "x.parquet")
+    profile = {"input_format_arrow_case_insensitive_column_matching": "1"}
+    load = FileSource(str(tmp_path / "x.parquet")).load()
+    assert stored_with(store, load, ["String", "String"], profile) == ["x", "y"]
+
+
+def test_true_is_true_whatever_the_profile_calls_it(store: Store, query: Query) -> None:  # noqa: F811
+    profile = {"bool_true_representation": "f", "bool_false_representation": "t"}
+    load = query("SELECT true AS x", "Bool")
+    assert stored_with(store, load, ["Bool"], profile) == ["true"]
+
+
+def test_a_local_time_is_in_the_columns_zone_whatever_the_profiles_session_timezone(
+    store: Store,
+    tmp_path: Path,
+) -> None:
+    """A column without a zone has the server's, which is UTC here."""
+    (tmp_path / "x.csv").write_bytes(b"x\n2013-01-01 05:00:00\n")
+    load = FileSource(str(tmp_path / "x.csv")).load()
+    found = stored_with(store, load, ["DateTime"], {"session_timezone": "America/New_York"})
+    assert found == ["2013-01-01 05:00:00"]
+
+
 # ---- Files
 
 
+def test_the_first_record_of_a_file_without_a_header_is_not_shown(
+    site: Site,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x.csv").write_bytes(b"alice@example.com,4111111111111111\nbob@example.com,2\n")
+    with pytest.raises(Stopped) as caught:
+        site.planned(site.staging(FileSource(str(tmp_path / "x.csv"))))
+    assert "4111111111111111" not in f"{caught.value.stop}"
+
+
 def test_a_timestamp_that_nanoseconds_can_not_hold_is_not_another_one(
-    store: Store, tmp_path: Path  # noqa: F811
+    store: Store,
+    tmp_path: Path,
 ) -> None:
     """Spark and Hive write INT96; pyarrow reads it as nanoseconds, which wrap around: 2500 becomes 1915."""
     table = pa.table({"x": pa.array([datetime(2500, 1, 1)], pa.timestamp("us"))})
@@ -249,7 +369,8 @@ def test_a_timestamp_that_nanoseconds_can_not_hold_is_not_another_one(
 
 
 def test_a_zone_that_is_an_offset_is_taken_or_refused_with_the_columns_name(
-    store: Store, tmp_path: Path  # noqa: F811
+    store: Store,
+    tmp_path: Path,
 ) -> None:
     table = pa.table({"x": pa.array([datetime(2013, 1, 1)], pa.timestamp("us", "+00:00"))})
     parquet.write_table(table, tmp_path / "x.parquet")
@@ -264,7 +385,8 @@ def test_a_zone_that_is_an_offset_is_taken_or_refused_with_the_columns_name(
 
 
 def test_a_csv_file_that_is_cut_inside_quotes_is_refused_though_another_field_has_a_stray_quote(
-    store: Store, tmp_path: Path  # noqa: F811
+    store: Store,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "x.csv").write_bytes(b'x\na"b\n"cut sho')
     with pytest.raises(REFUSALS):
@@ -275,7 +397,8 @@ def test_a_csv_file_that_is_cut_inside_quotes_is_refused_though_another_field_ha
 
 
 def test_bytes_that_fill_a_fixed_string_are_taken_though_the_last_one_is_zero(
-    store: Store, cluster: LocalCluster  # noqa: F811
+    store: Store,
+    cluster: LocalCluster,
 ) -> None:
     """One of 256 hashes ends so."""
     load = dbapi.rows_stream(

@@ -66,7 +66,9 @@ def test_rows_that_a_driver_gives_as_dicts_are_values_and_not_the_columns_names(
 
     by_sqlite(monkeypatch, SqliteHook(tmp_path / "x.db", as_dicts))
     try:
-        found = pa.ipc.open_stream(read(streamed("SELECT 'v' AS a, 'w' AS b", ["String", "String"]))).read_all()
+        found = pa.ipc.open_stream(
+            read(streamed("SELECT 'v' AS a, 'w' AS b", ["String", "String"]))
+        ).read_all()
     except Stopped:
         return
     assert found.to_pylist() == [{"a": b"v", "b": b"w"}]
@@ -81,7 +83,7 @@ def test_a_damaged_second_part_of_a_packed_file_is_an_error(
     damaged[1] ^= 0xFF
     path = tmp_path / f"x.csv{suffix}"
     path.write_bytes(pack(b"x\n1\n2\n") + bytes(damaged))
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whichever
+    with pytest.raises(Exception):  # noqa: B017 - whichever
         read(FileSource(str(path)).load())
 
 
@@ -91,7 +93,7 @@ def test_a_packed_file_that_was_cut_to_nothing_is_an_error(tmp_path: Path, suffi
     assert len(gzip.compress(b"")) > 0
     (tmp_path / f"x.csv{suffix}").write_bytes(b"")
     source = FileSource(str(tmp_path / f"x.csv{suffix}"), options={"header": False, "columns": ["x"]})
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whichever
+    with pytest.raises(Exception):  # noqa: B017 - whichever
         read(source.load())
 
 
@@ -177,7 +179,9 @@ def test_the_collector_runs_again_when_a_source_that_hangs_was_given_up(
         def close(self) -> None:
             pass
 
-    load = dbapi.rows_stream(dbapi.Query(Hanging(), "SELECT 1 AS x", None), ["x"], ["Int8"], batch_rows=1, why="")
+    load = dbapi.rows_stream(
+        dbapi.Query(Hanging(), "SELECT 1 AS x", None), ["x"], ["Int8"], batch_rows=1, why=""
+    )
     try:
         with closing(load.chunks()) as chunks:  # type: ignore[type-var]
             next(chunks)
