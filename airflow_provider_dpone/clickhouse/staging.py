@@ -65,6 +65,7 @@ from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import Attempt, Loaded, Log, StagePlan, Target
 from airflow_provider_dpone.sources import RowsLoad, SelectLoad, Source, SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.pump import waited_for
 from airflow_provider_dpone.values import ClusterRefresh
 
 _SETTLE_SECONDS: Final = 20.0
@@ -137,6 +138,8 @@ class _Body:
                 raise _TooLarge
             self.sent_bytes += len(chunk)
             yield chunk
+        if self._cancel.is_set():
+            raise _Cancelled
 
     def _source_chunks(self) -> Iterator[bytes]:
         with _source_errors(), closing(_generator(self._load.chunks())) as chunks:
@@ -502,13 +505,17 @@ class ClusterStaging:
         finally:
             if body is not None:
                 body.close()
+        if self._cancel.is_set():
+            raise _cancelled()
         return self._accepted(reply, body, source_rows())
 
     def _source_load(self) -> SelectLoad | StreamLoad | RowsLoad:
-        if self._cancel.is_set():
-            raise _stop(Code.STAGING_FAILED, "The task was asked to stop before its load began.")
+        """Ask the source how it is loaded. A database may let that wait for as long as somebody locks a table."""
         with _source_errors():
-            return self._source.load()
+            load = waited_for(self._source.load, lambda: not self._cancel.is_set())
+        if load is None:
+            raise _stop(Code.STAGING_FAILED, "The task was asked to stop before its load began.")
+        return load
 
     def _sent(
         self, planned: _Planned, attempt: Attempt, statement: Load, query: LoadQuery, body: _Body | None

@@ -8,7 +8,6 @@ hold the whole result.
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,9 +16,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources import postgres_session
 from airflow_provider_dpone.sources.arrow_rows import ArrowRows, source_columns
 from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
-from airflow_provider_dpone.sources.pump import Write, pumped
+from airflow_provider_dpone.sources.one_select import one_select
+from airflow_provider_dpone.sources.pump import Work, Write, pumped
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
 _CURSOR_NAME: Final = "dpone_source"
-_POSTGRES: Final = ("psycopg2", "psycopg")
-_FIRST_WORD: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(\w+)", re.DOTALL)
-_QUERIES: Final = frozenset(("SELECT", "WITH", "VALUES", "TABLE"))
 _BATCHES_PER_COLLECTION: Final = 100
 _DIGITS_OF_A_SECOND: Final = 6
 _MOST_ROWS: Final = 2**62
@@ -73,11 +71,12 @@ def hook_of(conn_id: str) -> Hook:
 class Query:
     """A query on a connection.
 
+    :ivar text: one SELECT, without a semicolon behind it.
     :ivar parameters: bound by the driver, never put into the text.
     """
 
     hook: Hook
-    sql: str
+    text: str
     parameters: Parameters
 
     def connect(self) -> Any:
@@ -91,29 +90,22 @@ class Query:
         else:
             cursor.execute(sql, self.parameters)
 
-    @property
-    def text(self) -> str:
-        """The query without a semicolon at its end."""
-        return self.sql.strip().rstrip(";").rstrip()
-
     def wrapped(self, columns: str = "*", rest: str = "") -> str:
         """Return a SELECT over the query. It stands on lines of its own, so that a comment may end it."""
         return f"SELECT {columns} FROM (\n{self.text}\n) dpone_source{rest}"
 
 
+def query_on(hook: Hook, sql: str, parameters: Parameters) -> Query:
+    """Return the query, if it is one that only reads.
+
+    :raises Stopped: ``BAD_INPUT``: it is not exactly one SELECT.
+    """
+    return Query(hook, one_select(sql, str(getattr(hook, "conn_type", ""))), parameters)
+
+
 def driver(connection: Any) -> str:
     """Return the name of the package from which a connection comes."""
     return type(connection).__module__.partition(".")[0]
-
-
-def require_select(sql: str) -> None:
-    """Refuse what does not begin as a query does: a driver may commit each statement by itself.
-
-    :raises Stopped: ``BAD_INPUT``.
-    """
-    found = _FIRST_WORD.match(sql)
-    if found is None or found[1].upper() not in _QUERIES:
-        raise _refused("The source's SQL must be one SELECT (it may begin with WITH).")
 
 
 def column_names(query: Query) -> tuple[str, ...]:
@@ -124,9 +116,8 @@ def column_names(query: Query) -> tuple[str, ...]:
     """
     with closing(query.connect()) as connection:
         for sql in (query.wrapped(rest=" WHERE 1 = 0"), query.text):
-            if driver(connection) in _POSTGRES:
-                connection.autocommit = False
-                _read_only(connection)
+            if driver(connection) in postgres_session.DRIVERS:
+                postgres_session.begin(connection)
             cursor = connection.cursor()
             try:
                 query.execute(cursor, sql)
@@ -191,20 +182,21 @@ def rows_stream(
     pyarrow = require_pyarrow("Reading a query on another database")
     counted: int | None = None
 
-    def produce(write: Write, opened: list[Any]) -> None:
+    def produce(write: Write, work: Work) -> None:
         nonlocal counted
         counted = None
         rows = ArrowRows(pyarrow, names, types)
+        collect = _collecting()
         with closing(query.connect()) as connection:
-            opened.append(connection)
+            work.opened(connection)
             with closing(_reading_cursor(connection, batch_rows)) as cursor:
+                work.require_wanted()
                 query.execute(cursor, query.text)
-                with _collector_paused() as collect:
-                    while batch := cursor.fetchmany(batch_rows):
-                        if rows.rows == 0:
-                            _require_names(cursor, names)
-                        write(rows.encode(batch))
-                        collect()
+                while batch := cursor.fetchmany(batch_rows):
+                    if rows.rows == 0:
+                        _require_names(cursor, names)
+                    write(rows.encode(_as_sequences(batch, names)))
+                    collect()
                 said = _row_count(cursor)
             with suppress(Exception):
                 connection.rollback()
@@ -220,8 +212,8 @@ def rows_stream(
         counted = rows.rows
 
     def chunks() -> Iterator[bytes]:
-        opened: list[Any] = []
-        return pumped(lambda write: produce(write, opened), lambda: interrupt(opened))
+        with _collector_paused():
+            yield from pumped(produce)
 
     return StreamLoad(
         "ArrowStream", {}, columns, chunks, lambda: counted, f"rows are read through the driver: {why}."
@@ -231,8 +223,7 @@ def rows_stream(
 def _reading_cursor(connection: Any, batch_rows: int) -> Any:
     match driver(connection):
         case "psycopg2":
-            connection.autocommit = False
-            _read_only(connection)
+            postgres_session.begin(connection)
             cursor = connection.cursor(_CURSOR_NAME)
             cursor.itersize = batch_rows
             return cursor
@@ -240,8 +231,7 @@ def _reading_cursor(connection: Any, batch_rows: int) -> Any:
             from psycopg import ServerCursor
             from psycopg.rows import tuple_row
 
-            connection.autocommit = False
-            _read_only(connection)
+            postgres_session.begin(connection)
             # An extra of the connection may ask for rows as dicts.
             return ServerCursor(connection, _CURSOR_NAME, row_factory=tuple_row)
         case _:
@@ -251,31 +241,38 @@ def _reading_cursor(connection: Any, batch_rows: int) -> Any:
             return cursor
 
 
-@contextmanager
-def _collector_paused() -> Iterator[Callable[[], None]]:
-    """Keep Python's collector from walking through the tuples of each batch, which hold no cycles.
+def _as_sequences(batch: Sequence[Any], names: Sequence[str]) -> Sequence[Sequence[Any]]:
+    """Return rows by position: an extra of a connection may ask for dicts, whose items are their keys."""
+    match batch[0]:
+        case tuple() | list():
+            return batch
+        case Mapping():
+            return [[row[name] for name in names] for row in batch]
+        case _:
+            return [[row[place] for place in range(len(names))] for row in batch]
 
-    What others leave behind meanwhile is collected now and then: the yielded function is called per batch.
-    """
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python's collector from walking through the tuples of each batch, which hold no cycles."""
     enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _collecting() -> Callable[[], None]:
+    """Return what is called per batch: what others leave behind meanwhile is collected now and then."""
     batches = count(1)
 
     def collect() -> None:
         if next(batches) % _BATCHES_PER_COLLECTION == 0:
             gc.collect()
 
-    gc.disable()
-    try:
-        yield collect
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _read_only(connection: Any) -> None:
-    """Begin a transaction of PostgreSQL in which a source can change nothing."""
-    with closing(connection.cursor()) as cursor:
-        cursor.execute("SET TRANSACTION READ ONLY")
+    return collect
 
 
 def _require_names(cursor: Any, names: Sequence[str]) -> None:
@@ -285,21 +282,10 @@ def _require_names(cursor: Any, names: Sequence[str]) -> None:
 
 def _row_count(cursor: Any) -> int | None:
     """Return how many rows the driver says that the query gave. A cursor on the server counts otherwise."""
-    if driver(cursor) in _POSTGRES:
+    if driver(cursor) in postgres_session.DRIVERS:
         return None
     said = getattr(cursor, "rowcount", None)
     return said if isinstance(said, int) and 0 <= said < _MOST_ROWS else None
-
-
-def interrupt(opened: Sequence[Any]) -> None:
-    """Stop what a connection is doing, from another thread, the way its driver has for that."""
-    for connection in opened:
-        for way in ("cancel_safe", "cancel", "interrupt"):
-            if callable(stop := getattr(connection, way, None)):
-                stop()
-                break
-        else:
-            connection.close()
 
 
 def require_pyarrow(doing: str) -> ModuleType:

@@ -14,7 +14,7 @@ from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import compression, csv_file, json_file, parquet_file
 from airflow_provider_dpone.sources.base import Describe, Render, SourceColumn, StreamLoad
-from airflow_provider_dpone.sources.pump import Write, pumped
+from airflow_provider_dpone.sources.pump import Work, Write, pumped
 from airflow_provider_dpone.values import FrozenMapping
 
 _PATTERN: Final = re.compile(r"[*?\[]")
@@ -154,11 +154,11 @@ class FileSource:
 def _pumped(load: StreamLoad) -> StreamLoad:
     """Let the storage be read in a thread: it may be slow to answer, and decompressing overlaps sending."""
 
-    def produce(write: Write) -> None:
+    def produce(write: Write, _: Work) -> None:
         for chunk in load.chunks():
             write(chunk)
 
-    return replace(load, chunks=lambda: pumped(produce, lambda: None))
+    return replace(load, chunks=lambda: pumped(produce))
 
 
 @contextmanager

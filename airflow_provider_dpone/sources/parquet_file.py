@@ -17,7 +17,7 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.arrow_checks import unfit
 from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
 from airflow_provider_dpone.sources.csv_file import Open
-from airflow_provider_dpone.sources.pump import Write, pumped
+from airflow_provider_dpone.sources.pump import Work, Write, pumped
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -43,7 +43,7 @@ def stream(files: Sequence[Open]) -> StreamLoad:
     columns = tuple(_column(field) for field in schema)
     given: int | None = None
 
-    def produce(write: Write) -> None:
+    def produce(write: Write, _: Work) -> None:
         nonlocal given
         given = None
         count = 0
@@ -64,7 +64,7 @@ def stream(files: Sequence[Open]) -> StreamLoad:
         write(_taken(sink))
         given = count
 
-    return StreamLoad("ArrowStream", {}, columns, lambda: pumped(produce, lambda: None), lambda: given)
+    return StreamLoad("ArrowStream", {}, columns, lambda: pumped(produce), lambda: given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow_provider_dpone.clickhouse.column_types import column_type
+from airflow_provider_dpone.clickhouse.column_types import ColumnType, column_type
 from airflow_provider_dpone.clickhouse.exact import (
     TEXT_CARRIER,
     Encoding,
@@ -25,24 +25,11 @@ from airflow_provider_dpone.clickhouse.exact import (
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
-from airflow_provider_dpone.sources.dbapi import Query, checked_names, driver, interrupt
-from airflow_provider_dpone.sources.pump import Write, pumped
-
-DRIVERS: Final = ("psycopg2", "psycopg")
-"""Packages whose connections can COPY."""
+from airflow_provider_dpone.sources import postgres_session
+from airflow_provider_dpone.sources.dbapi import Query, checked_names, driver
+from airflow_provider_dpone.sources.pump import Work, Write, pumped
 
 _PIECE_BYTES: Final = 256 * 1024
-
-_SESSION: Final = (
-    "SET TRANSACTION READ ONLY",
-    "SET LOCAL TimeZone TO 'UTC'",
-    "SET LOCAL DateStyle TO 'ISO'",
-    "SET LOCAL IntervalStyle TO 'postgres'",
-    "SET LOCAL bytea_output TO 'hex'",
-    "SET LOCAL extra_float_digits TO 1",
-    "SET LOCAL client_encoding TO 'UTF8'",
-)
-"""What the texts of values depend on."""
 
 _TYPED: Final = {
     "bool": "Bool",
@@ -62,20 +49,59 @@ _SUGGESTED: Final = {
     "timestamptz": "DateTime64(6, 'UTC')",
 }
 _MOST_PRECISION: Final = 76
-_WITHOUT_TEXT_ELEMENTS: Final = frozenset(("bytea", "record"))
+
+_ELEMENTS: Final = frozenset(
+    (
+        *_TYPED,
+        *_SUGGESTED,
+        "numeric",
+        "text",
+        "varchar",
+        "name",
+        "time",
+        "timetz",
+        "interval",
+        "json",
+        "jsonb",
+    )
+)
+"""Types whose cast to text is their text in a column of their own. Of ``bpchar`` and ``inet``, for two, it is not."""
+
+_WHOLE: Final = frozenset(("int2", "int4", "int8", "oid"))
+
+_TYPES: Final = """
+WITH RECURSIVE base(oid, type, element) AS (
+    SELECT oid, oid, false FROM pg_catalog.pg_type WHERE oid = ANY(%s)
+    UNION ALL
+    SELECT base.oid,
+           CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.typelem END,
+           base.element OR t.typtype <> 'd'
+    FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type
+    WHERE t.typtype = 'd' OR (t.typcategory = 'A' AND t.typelem <> 0 AND NOT base.element)
+)
+SELECT base.oid::pg_catalog.int8, t.typname::pg_catalog.text, n.nspname = 'pg_catalog', t.typtype = 'e', base.element
+FROM base
+JOIN pg_catalog.pg_type t ON t.oid = base.type
+JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.typtype <> 'd' AND (base.element OR t.typcategory <> 'A' OR t.typelem = 0)
+"""
+"""What a type is behind its domains, and what its elements are behind theirs if it is an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresColumn:
     """A column of a query on PostgreSQL.
 
-    :ivar type: the type's name, as ``pg_type`` has it; of an array, its elements' with ``array`` set.
+    :ivar type: the type's name behind its domains, as ``pg_type`` has it; of an array, its elements' with ``array``
+        set. One that is not PostgreSQL's own stands in brackets.
+    :ivar enum: it is one of labels.
     :ivar precision: of a ``numeric`` that has one, as is ``scale``.
     """
 
     name: str
     type: str
     array: bool = False
+    enum: bool = False
     precision: int | None = None
     scale: int | None = None
 
@@ -118,33 +144,28 @@ def describe(query: Query, connection: Any) -> tuple[PostgresColumn, ...]:
     :raises Stopped: ``BAD_INPUT``: a column has no name.
     :raises NoCopy: what answers is not PostgreSQL.
     """
-    connection.autocommit = False
+    postgres_session.begin(connection)
     with closing(_cursor(connection)) as cursor:
-        cursor.execute("SELECT version()")
+        cursor.execute("SELECT pg_catalog.version()")
         if "redshift" in str(cursor.fetchone()[0]).lower():
             raise NoCopy("Redshift has no COPY to the client")
-        for statement in _SESSION:
-            cursor.execute(statement)
         query.execute(cursor, query.wrapped(rest=" LIMIT 0"))
         fields = list(cursor.description or ())
         checked_names([str(field[0]) for field in fields])
-        cursor.execute(
-            "SELECT t.oid::int8, t.typname::text, e.typname::text FROM pg_catalog.pg_type t "
-            "LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A' "
-            "WHERE t.oid = ANY(%s)",
-            ([field[1] for field in fields],),
-        )
-        types = {int(oid): (str(name), element) for oid, name, element in cursor.fetchall()}
-    return tuple(_column(field, *types.get(field[1], ("unknown", None))) for field in fields)
+        cursor.execute(_TYPES, ([field[1] for field in fields],))
+        types = {int(oid): found for oid, *found in cursor.fetchall()}
+    return tuple(_column(field, types.get(field[1])) for field in fields)
 
 
-def _column(field: Any, type_name: str, element: str | None) -> PostgresColumn:
+def _column(field: Any, found: Sequence[Any] | None) -> PostgresColumn:
     name, precision, scale = str(field[0]), field[4], field[5]
-    if element is not None:
-        return PostgresColumn(name, element, array=True)
+    if found is None:
+        return PostgresColumn(name, "[unknown]")
+    type_name, own, enum, array = found
+    type_name = type_name if own else f"[{type_name}]"
     # psycopg2 makes large numbers of a modifier that is not there.
-    if type_name != "numeric" or precision is None or scale is None or precision > 1000:
-        return PostgresColumn(name, type_name)
+    if array or type_name != "numeric" or precision is None or scale is None or precision > 1000:
+        return PostgresColumn(name, type_name, array, enum)
     return PostgresColumn(name, type_name, precision=precision, scale=scale)
 
 
@@ -157,11 +178,11 @@ def copy_stream(query: Query, columns: Sequence[PostgresColumn], types: Sequence
     copied = [_copied(column, target) for column, target in zip(columns, types, strict=True)]
     reported: int | None = None
 
-    def produce(write: Write, opened: list[Any]) -> None:
+    def produce(write: Write, work: Work) -> None:
         nonlocal reported
         reported = None
         with closing(query.connect()) as connection:
-            opened.append(connection)
+            work.opened(connection)
             if list(describe(query, connection)) != list(columns):
                 raise Stopped(
                     Stop(Code.SOURCE_FAILED, "The query's columns changed after the load was planned.")
@@ -170,13 +191,13 @@ def copy_stream(query: Query, columns: Sequence[PostgresColumn], types: Sequence
             if query.parameters is not None:
                 selected = selected.replace("%", "%%")  # a name is no placeholder
             select = query.wrapped(selected)
+            work.require_wanted()
             rows = _copy(query, connection, f"COPY (\n{select}\n) TO STDOUT", write)
             connection.rollback()
         reported = rows
 
     def chunks() -> Iterator[bytes]:
-        opened: list[Any] = []
-        return pumped(lambda write: produce(write, opened), lambda: interrupt(opened))
+        return pumped(produce)
 
     return StreamLoad(
         "TabSeparated",
@@ -195,32 +216,80 @@ def _copied(column: PostgresColumn, target: str) -> _Copied:
     """
     name, source = column.name, quoted(column.name)
     kind = column_type(target)
+    if (column.array or kind.name == "Array") and not _same_rule(column, kind):
+        raise _no_way(column, target)
     if column.array and kind.name == "Array":
-        if column.type in _WITHOUT_TEXT_ELEMENTS:
-            raise NoCopy(f"column {name!r} is an array of {column.type}")
         # A timestamp without a zone is one in UTC, which is the session's zone.
-        elements = "timestamptz[]::text[]" if column.type == "timestamp" else "text[]"
+        ((_, element),) = kind.elements
+        is_moment = column.type == "timestamp" and element.name in _MOMENTS
+        elements = "timestamptz[]::pg_catalog.text[]" if is_moment else "text[]"
         # PostgreSQL does not declare an array's dimensions. ClickHouse refuses what is no array in JSON.
         expression = (
-            f"CASE WHEN {source} IS NULL OR coalesce(array_ndims({source}), 1) = 1 "
-            f"THEN to_json({source}::{elements})::text ELSE 'null' END"
+            f"CASE WHEN {source} IS NULL "
+            f"OR coalesce(pg_catalog.array_ndims({source}), 1) OPERATOR(pg_catalog.=) 1 "
+            # To anyelement: a function of that name for arrays of text may be somebody's own.
+            f"THEN pg_catalog.to_json({source}::pg_catalog.{elements})::pg_catalog.text ELSE 'null' END"
         )
         found = SourceColumn(name, "Array(Nullable(String))", Encoding.JSON_ARRAY)
-    elif column.type == "bytea" and not column.array:
-        expression = f"encode({source}, 'hex')"
+    elif column.array:
+        expression, found = source, SourceColumn(name, TEXT_CARRIER)
+    elif not _same_rule(column, kind):
+        raise _no_way(column, target)
+    elif column.type == "bytea":
+        expression = f"pg_catalog.encode({source}, 'hex')"
         found = SourceColumn(name, TEXT_CARRIER, Encoding.HEX)
-    elif column.type == "timestamp" and not column.array:
-        expression, found = f"{source}::timestamptz", SourceColumn(name, TEXT_CARRIER)
+    elif column.type == "timestamp" and kind.name in _MOMENTS:
+        expression, found = f"{source}::pg_catalog.timestamptz", SourceColumn(name, TEXT_CARRIER)
     else:
         typed = column.typed
         carrier = TEXT_CARRIER if typed is None else f"Nullable({typed})"
-        expression, found = source, SourceColumn(name, carrier)
+        # The text is read as the type that it was described with: PostgreSQL itself refuses another one.
+        expression = f"{source}::pg_catalog.{column.type}" if column.type in _WHOLE else source
+        found = SourceColumn(name, carrier)
     try:
         exact_select([LoadColumn(name, str(found.type), target, found.encoding)])
     except InexactTypeError:
-        kind_name = f"{column.type}[]" if column.array else column.type
-        raise NoCopy(f"column {name!r} has no exact way from {kind_name} into {target}") from None
+        raise _no_way(column, target) from None
     return _Copied(expression, found)
+
+
+_MOMENTS: Final = frozenset(("DateTime", "DateTime64"))
+_FLOATS: Final = frozenset(("Float32", "Float64", "BFloat16"))
+_OWN_FLOAT: Final = {"float4": "Float32", "float8": "Float64"}
+
+
+def _same_rule(column: PostgresColumn, kind: ColumnType) -> bool:
+    """Tell whether reading PostgreSQL's text as this type changes no value that means something else.
+
+    What is read as a type of its own is converted by a checked rule. Text is taken as the nearest float, so no number
+    may come to a float as text but one that PostgreSQL wrote from that very float.
+    """
+    if column.array:
+        if column.type not in _ELEMENTS and not column.enum:
+            return False
+        if kind.name != "Array":
+            return kind.name == "String"
+        ((_, element),) = kind.elements
+        if element.name == "Array":
+            return False
+        number = column.type in {*_WHOLE, *_OWN_FLOAT, "numeric"}
+        if number and element.name in _FLOATS:
+            return _OWN_FLOAT.get(column.type) == element.name
+        return column.type not in _OWN_FLOAT or element.name in _FLOATS
+    match column.type:
+        case "numeric" if column.typed is None:
+            return kind.name not in _FLOATS
+        case "bytea":
+            return kind.name in {"String", "FixedString"}
+        case "bit" | "varbit":
+            return kind.name in {"String", "FixedString", "Bool"}
+        case _:
+            return True
+
+
+def _no_way(column: PostgresColumn, target: str) -> NoCopy:
+    kind = f"{column.type}[]" if column.array else column.type
+    return NoCopy(f"column {column.name!r} has no exact way from {kind} into {target}")
 
 
 def quoted(name: str) -> str:
@@ -229,14 +298,18 @@ def quoted(name: str) -> str:
 
 
 def _cursor(connection: Any) -> Any:
-    """Return a cursor that gives tuples, whatever the connection's extras ask for."""
+    """Return a cursor that gives tuples, whatever the connection's extras ask for, and that puts parameters into the text.
+
+    COPY can't have its parameters sent apart, and a query may have other types when they are.
+    """
     if driver(connection) == "psycopg2":
         from psycopg2.extensions import cursor  # type: ignore[import-untyped]
 
         return connection.cursor(cursor_factory=cursor)
+    from psycopg import ClientCursor
     from psycopg.rows import tuple_row
 
-    return connection.cursor(row_factory=tuple_row)
+    return ClientCursor(connection, row_factory=tuple_row)
 
 
 class _Pieces(io.RawIOBase):
@@ -281,10 +354,9 @@ def _copy_by_libpq(query: Query, connection: Any, sql: str, buffer: io.BufferedW
 
     Waiting for a row lets other threads run, and a cancelled query ends the wait.
     """
-    from psycopg import ClientCursor
     from psycopg.pq import ExecStatus
 
-    with ClientCursor(connection) as cursor:
+    with closing(_cursor(connection)) as cursor:
         bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters)
     libpq = connection.pgconn
     begun = libpq.exec_(bound.encode())

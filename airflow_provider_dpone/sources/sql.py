@@ -80,13 +80,12 @@ class SqlSource:
         if self.conn_id is None:
             return SelectLoad(_one_statement(self.sql))
         # Imported late: a DAG file that names a source needs no driver.
-        from airflow_provider_dpone.sources import dbapi, postgres, sql_server
+        from airflow_provider_dpone.sources import dbapi, postgres, postgres_session, sql_server
 
-        dbapi.require_select(self.sql)
-        query = dbapi.Query(dbapi.hook_of(self.conn_id), self.sql, _for_driver(self.parameters))
+        query = dbapi.query_on(dbapi.hook_of(self.conn_id), self.sql, _for_driver(self.parameters))
         with closing(query.connect()) as connection:
             package = dbapi.driver(connection)
-            if package not in postgres.DRIVERS:
+            if package not in postgres_session.DRIVERS:
                 why = f"there is no faster way for the driver {package}"
                 if package in sql_server.DRIVERS:
                     sql_server.require_exact(query, connection)

@@ -40,7 +40,8 @@ def require_exact(query: Query, connection: Any) -> None:
 
     :raises Stopped: ``TYPE_NOT_EXACT``, with every such column; ``BAD_INPUT``: the server can't describe the query.
     """
-    with closing(connection.cursor()) as cursor:
+    # The connection's extras may ask for rows as dicts.
+    with closing(connection.cursor(as_dict=False)) as cursor:
         cursor.execute(_DESCRIBE, (_without_values(query),))
         found = [tuple(row)[:3] for row in cursor.fetchall()]
     if error := next((number for _, _, number in found if number is not None), None):

@@ -22,6 +22,7 @@ from pyarrow import parquet
 
 from airflow_provider_dpone.publication.stop import Stopped
 from airflow_provider_dpone.sources import FileSource, RowsLoad, SqlSource, StreamLoad, dbapi
+from airflow_provider_dpone.sources.one_select import one_select
 
 
 def read(load: StreamLoad) -> bytes:
@@ -195,7 +196,7 @@ def test_comments_in_front_of_what_is_no_query_are_read_in_no_time() -> None:
     """Each comment doubles the ways to read the ones before: 40 of them would take days."""
     started = time.monotonic()
     with pytest.raises(Stopped):
-        dbapi.require_select("/* a */ " * 19 + '"x"')
+        one_select("/* a */ " * 19 + '"x"', "postgres")
     assert time.monotonic() - started < 0.1
 
 
