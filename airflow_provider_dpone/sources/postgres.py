@@ -10,9 +10,9 @@ without a time zone as one in UTC.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow_provider_dpone.clickhouse.column_types import ColumnType, column_type
@@ -28,6 +28,9 @@ from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
 from airflow_provider_dpone.sources import postgres_session
 from airflow_provider_dpone.sources.dbapi import Query, checked_names, driver
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
+
+COPY_DRIVERS: Final = postgres_session.DRIVERS
+"""Packages whose connections can COPY."""
 
 _PIECE_BYTES: Final = 256 * 1024
 
@@ -187,10 +190,7 @@ def copy_stream(query: Query, columns: Sequence[PostgresColumn], types: Sequence
                 raise Stopped(
                     Stop(Code.SOURCE_FAILED, "The query's columns changed after the load was planned.")
                 )
-            selected = ", ".join(f"{one.expression} AS {quoted(one.column.name)}" for one in copied)
-            if query.parameters is not None:
-                selected = selected.replace("%", "%%")  # a name is no placeholder
-            select = query.wrapped(selected)
+            select = _selecting(query, [(one.column.name, one.expression) for one in copied])
             work.require_wanted()
             rows = _copy(query, connection, f"COPY (\n{select}\n) TO STDOUT", write)
             connection.rollback()
@@ -290,6 +290,28 @@ def _same_rule(column: PostgresColumn, kind: ColumnType) -> bool:
 def _no_way(column: PostgresColumn, target: str) -> NoCopy:
     kind = f"{column.type}[]" if column.array else column.type
     return NoCopy(f"column {column.name!r} has no exact way from {kind} into {target}")
+
+
+def as_doubles(query: Query, columns: Sequence[PostgresColumn]) -> Query:
+    """Return the query with each ``real`` as the double that it is.
+
+    Drivers make a double of a real's shortest text, which is another one: 0.1 where the real is 0.10000000149.
+    """
+    if all(column.type != "float4" for column in columns):
+        return query
+    expressions = []
+    for column in columns:
+        cast = f"::pg_catalog.float8{'[]' if column.array else ''}" if column.type == "float4" else ""
+        expressions.append((column.name, quoted(column.name) + cast))
+    return replace(query, text=_selecting(query, expressions))
+
+
+def _selecting(query: Query, expressions: Iterable[tuple[str, str]]) -> str:
+    """Return a SELECT of these expressions over the query, each under its name."""
+    selected = ", ".join(f"{expression} AS {quoted(name)}" for name, expression in expressions)
+    if query.parameters is not None:
+        selected = selected.replace("%", "%%")  # a name is no placeholder
+    return query.wrapped(selected)
 
 
 def quoted(name: str) -> str:

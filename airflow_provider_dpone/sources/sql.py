@@ -80,12 +80,12 @@ class SqlSource:
         if self.conn_id is None:
             return SelectLoad(_one_statement(self.sql))
         # Imported late: a DAG file that names a source needs no driver.
-        from airflow_provider_dpone.sources import dbapi, postgres, postgres_session, sql_server
+        from airflow_provider_dpone.sources import dbapi, postgres, sql_server
 
         query = dbapi.query_on(dbapi.hook_of(self.conn_id), self.sql, _for_driver(self.parameters))
         with closing(query.connect()) as connection:
             package = dbapi.driver(connection)
-            if package not in postgres_session.DRIVERS:
+            if package not in postgres.COPY_DRIVERS:
                 why = f"there is no faster way for the driver {package}"
                 if package in sql_server.DRIVERS:
                     sql_server.require_exact(query, connection)
@@ -106,7 +106,8 @@ class SqlSource:
         try:
             return postgres.copy_stream(query, found, types)
         except postgres.NoCopy as no:
-            return self._fetched(query, [column.name for column in found], str(no), types)
+            names = [column.name for column in found]
+            return self._fetched(postgres.as_doubles(query, found), names, str(no), types)
 
     def _fetched(self, query: Any, names: Sequence[str], why: str, types: Sequence[str]) -> StreamLoad:
         from airflow_provider_dpone.sources import dbapi

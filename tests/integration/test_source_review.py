@@ -43,7 +43,7 @@ def query(pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Query:  # noqa:
         monkeypatch.setattr(dbapi, "hook_of", lambda _: PostgresHook(pg.port, driver))
         with monkeypatch.context() as context:
             if rows:
-                context.setattr("airflow_provider_dpone.sources.postgres.DRIVERS", ())
+                context.setattr("airflow_provider_dpone.sources.postgres.COPY_DRIVERS", ())
             return stream(SqlSource(sql, conn_id="pg", parameters=parameters), target)
 
     return start
