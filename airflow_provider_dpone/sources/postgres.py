@@ -24,8 +24,8 @@ from airflow_provider_dpone.clickhouse.exact import (
     exact_select,
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
 from airflow_provider_dpone.sources import postgres_session
+from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
 from airflow_provider_dpone.sources.dbapi import Query, checked_names, driver
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
 
