@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _ORDER = (
     "airflow",
 )
 _TESTS = Path(__file__).parent
+_LONG_RUN_SECONDS = 300
+_SHOWN_FILES = 15
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,7 +59,8 @@ def _folder(item: pytest.Item) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show how much was explored: a search that shrank unseen would still pass."""
+    """Show how much was explored, since a search that shrank unseen would still pass, and where the time went."""
+    _show_slowest_files(terminalreporter)
     told = [
         str(value)
         for report in terminalreporter.getreports("passed")
@@ -67,3 +71,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("explored")
         for line in sorted(told):
             terminalreporter.write_line(line)
+
+
+def _show_slowest_files(terminalreporter: pytest.TerminalReporter) -> None:
+    """A file whose every test is quick may still take minutes."""
+    seconds: Counter[str] = Counter()
+    for outcome in ("passed", "failed", "skipped", ""):
+        for report in terminalreporter.getreports(outcome):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    if sum(seconds.values()) > _LONG_RUN_SECONDS:
+        terminalreporter.section("slowest files")
+        for file, total in seconds.most_common(_SHOWN_FILES):
+            terminalreporter.write_line(f"{total:7.1f} s  {file}")
