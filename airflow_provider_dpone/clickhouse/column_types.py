@@ -111,6 +111,7 @@ _ARROW_SCALARS: Final = {
 }
 _ARROW_DECIMAL: Final = re.compile(r"decimal(?:32|64|128|256)\((\d+), (\d+)\)")
 _ARROW_TIMESTAMP: Final = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=([\w/+:-]+))?\]")
+_OFFSET: Final = re.compile(r"[+-]\d\d:?\d\d")
 _ARROW_FIXED: Final = re.compile(r"fixed_size_binary\[(\d+)\]")
 _ARROW_DICTIONARY: Final = re.compile(r"dictionary<values=(\w+), .*>")
 _ARROW_LIST: Final = re.compile(r"(?:large_)?list<\w+: (.*?)(?: not null)?>")
@@ -120,8 +121,9 @@ _ARROW_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 def arrow_carrier(arrow_type: str, *, nullable: bool = True) -> str | None:
     """The type with which the server reads a column of Arrow or Parquet, from ``str()`` of its Arrow type.
 
-    A timestamp without a zone is read as UTC. None for a type that has no exact counterpart. A list cannot be
-    NULL in ClickHouse and would be read as an empty one: the caller refuses NULL lists itself.
+    A timestamp without a zone, or with an offset for one, is read as UTC. None for a type that has no exact
+    counterpart. A list cannot be NULL in ClickHouse and would be read as an empty one: the caller refuses
+    NULL lists itself.
     """
     carrier = _arrow_scalar(arrow_type)
     if carrier is not None:
@@ -138,7 +140,9 @@ def _arrow_scalar(arrow_type: str) -> str | None:
     if match := _ARROW_DECIMAL.fullmatch(arrow_type):
         return f"Decimal({match.group(1)}, {match.group(2)})"
     if match := _ARROW_TIMESTAMP.fullmatch(arrow_type):
-        return f"DateTime64({_ARROW_DIGITS[match.group(1)]}, {string(match.group(2) or 'UTC')})"
+        # The server knows zones by their names. A value is an instant, so any zone holds it.
+        zone = "UTC" if match.group(2) is None or _OFFSET.fullmatch(match.group(2)) else match.group(2)
+        return f"DateTime64({_ARROW_DIGITS[match.group(1)]}, {string(zone)})"
     if match := _ARROW_FIXED.fullmatch(arrow_type):
         return f"FixedString({match.group(1)})"
     if match := _ARROW_DICTIONARY.fullmatch(arrow_type):

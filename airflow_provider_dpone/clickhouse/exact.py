@@ -415,7 +415,9 @@ def _from_text(x: str, target: ColumnType) -> tuple[str, str]:
     value = f"accurateCastOrNull({x}, {quoted})"
     match target.name:
         case "FixedString":
-            return _round_trip(x, x, ColumnType("String"), target)
+            # The way back drops zero bytes at the end: they are exact only where nothing was filled up.
+            value, fits = _round_trip(x, x, ColumnType("String"), target)
+            return value, f"length({x}) = {target.arguments[0]} OR {fits}"
         case "Bool":
             return (
                 f"CAST(lower({x}) IN ('true', 't', '1'), 'Nullable(Bool)')",

@@ -286,15 +286,14 @@ class ClusterStaging:
         """Decide the candidate's structure and which of its columns the source fills."""
         mode = self._refresh.on_schema_change
         given = self._given() if live is None or mode != "refuse" else None
-        if not isinstance(load, SelectLoad):
-            _require_header(load, columns, live or given)
+        named = not isinstance(load, StreamLoad) or _named(load, columns, live, given)
         match plan_structure(live, given, [(column.name, column.type) for column in columns], mode):
             case StructurePlan() as structure:
                 if refusal := admit_engine(structure.definition):
                     raise _stop(Code.STRUCTURE_REFUSED, f"The structure can't be used: {refusal.message}.")
                 return structure
             case StructureRefusal() as refused:
-                raise _structure_refused(refused, self._target)
+                raise _structure_refused(refused, self._target, len(columns), named=named)
 
     def _given(self) -> TableDefinition | None:
         """Return what the DAG author wrote, in the server's own words."""
@@ -707,24 +706,32 @@ def _load_columns(
     return tuple(columns)
 
 
-def _require_header(
-    load: StreamLoad | RowsLoad, columns: Sequence[SourceColumn], table: TableDefinition | None
-) -> None:
-    """Refuse a first record that is no header. It may hold values, so it is not shown."""
-    if (
-        isinstance(load, RowsLoad)
-        or load.format != "CSV"
-        or table is None
-        or any(table.column(column.name) for column in columns)
-    ):
-        return
-    raise _stop(
-        Code.BAD_INPUT,
-        "The first record of the CSV file names no column of the table, so it seems to be no header.",
-    )
+def _named(
+    load: StreamLoad,
+    columns: Sequence[SourceColumn],
+    live: TableDefinition | None,
+    given: TableDefinition | None,
+) -> bool:
+    """Tell whether the columns' names may be shown. A first record that is no header holds values.
+
+    It is taken for a header if most of it are names that the table or the given structure has.
+
+    :raises Stopped: ``BAD_INPUT``: none of it is.
+    """
+    if not load.names_from_data:
+        return True
+    tables = [table for table in (live, given) if table is not None]
+    known = sum(any(table.column(column.name) for table in tables) for column in columns)
+    if tables and not known:
+        raise _stop(
+            Code.BAD_INPUT,
+            f"The first record of the {load.format} file names no column of the table, so it seems to be no "
+            "header.",
+        )
+    return known * 2 > len(columns)
 
 
-def _structure_refused(refused: StructureRefusal, target: Target) -> Stopped:
+def _structure_refused(refused: StructureRefusal, target: Target, columns: int, *, named: bool) -> Stopped:
     match refused.reason:
         case "structure_missing":
             code = Code.STRUCTURE_MISSING
@@ -732,11 +739,25 @@ def _structure_refused(refused: StructureRefusal, target: Target) -> Stopped:
             code = Code.BAD_INPUT
         case _:
             code = Code.SCHEMA_MISMATCH
+    if not named:
+        return _stop(code, f"{target}: {_unnamed(refused, columns)}")
     facts: dict[str, Json] = {}
     if refused.source_only or refused.table_only:
         facts = {"source_only": list(refused.source_only), "table_only": list(refused.table_only)}
     hint = f" For example:\n{refused.suggestion}" if refused.suggestion else ""
     return _stop(code, f"{target}: {refused.message}.{hint}", facts=facts)
+
+
+def _unnamed(refused: StructureRefusal, columns: int) -> str:
+    """Say why there is no plan without the names of the source's columns."""
+    why = "They are not shown, since they may be the values of a first row"
+    hint = f"{why}: give options={{'header': False, 'columns': [...]}} if the file has no header."
+    if refused.reason == "structure_missing":
+        return f"{refused.message}. The file's first record has {columns} field(s). {hint}"
+    return (
+        f"the table and the file's first record, of {columns} field(s), have different columns: "
+        f"{len(refused.source_only)} in the record only. {hint}"
+    )
 
 
 def _planned(plan: StagePlan) -> _Planned:

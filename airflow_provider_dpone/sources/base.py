@@ -57,6 +57,8 @@ class StreamLoad:
     :ivar rows: how many rows the source says that it gave; to be asked after the last chunk. ``None``: it
         can't tell.
     :ivar note: how the rows travel, where there is a choice; for the log.
+    :ivar names_from_data: the columns' names stand in front of the rows with nothing to tell them from one, so
+        that they may be values.
     """
 
     format: str
@@ -65,6 +67,7 @@ class StreamLoad:
     chunks: Callable[[], Iterator[bytes]]
     rows: Callable[[], int | None]
     note: str = ""
+    names_from_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 The file itself can't be streamed into ClickHouse: its directory is at the end, so the server would hold all
 of it in memory. A batch of rows is decoded here, and goes to the server as Arrow, which carries every value
 as it is.
+
+How many rows fit a batch is not plain from a file's size. A column of equal texts holds the text once, in its
+dictionary, and grows when it is decoded; so the dictionaries are looked at before the rows are read.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from airflow_provider_dpone.clickhouse.column_types import arrow_carrier
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -23,7 +25,18 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-_BATCH_ROWS: Final = 65_536
+_BATCH_ROWS: Final = 16_384
+_MOST_BYTES: Final = 32 * 1024 * 1024
+"""What a batch may come to if each of its rows has the longest text of each column's dictionary."""
+
+_PREFIXED_ROWS: Final = 1024
+"""Rows of a batch with a column that spells a text as an end to the one before: no size is told in advance."""
+
+_WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+"""The bytes that a value takes in memory at least."""
+
+_FIRST_NANOSECOND: Final = -9_223_372_036  # 1677-09-21 in seconds, and the first one that all fits
+_END_NANOSECOND: Final = 9_223_372_036  # 2262-04-11
 
 
 def stream(files: Sequence[Open]) -> StreamLoad:
@@ -33,14 +46,15 @@ def stream(files: Sequence[Open]) -> StreamLoad:
         ``TYPE_NOT_EXACT``: a column has a type that ClickHouse can't take exactly.
     """
     pyarrow, parquet = _pyarrow()
-    footers = [_footer(parquet, opened) for opened in files]
-    schema = footers[0].schema
-    for number, footer in enumerate(footers, start=1):
-        if not footer.schema.equals(schema):
+    schemas = [_schema(parquet, opened) for opened in files]
+    schema = schemas[0]
+    for number, other in enumerate(schemas, start=1):
+        if not other.equals(schema):
             raise Stopped(
                 Stop(Code.BAD_INPUT, f"File {number} of {len(files)} has other columns than the first one.")
             )
     columns = tuple(_column(field) for field in schema)
+    sent = pyarrow.schema([field.with_type(_sent_type(pyarrow, field.type)) for field in schema])
     given: int | None = None
 
     def produce(write: Write, _: Work) -> None:
@@ -48,43 +62,117 @@ def stream(files: Sequence[Open]) -> StreamLoad:
         given = None
         count = 0
         sink = io.BytesIO()
-        with pyarrow.ipc.new_stream(sink, schema) as writer:
-            for opened, footer in zip(files, footers, strict=True):
+        with pyarrow.ipc.new_stream(sink, sent) as writer:
+            for opened in files:
                 with opened() as file:
-                    # Column chunks are read through a small buffer: a row group may be larger than memory.
-                    reader = parquet.ParquetFile(file, buffer_size=1024 * 1024, pre_buffer=False)
-                    if not reader.schema_arrow.equals(schema):
-                        raise Stopped(Stop(Code.BAD_INPUT, "The file's columns changed while it was staged."))
-                    for batch in reader.iter_batches(batch_size=footer.batch_rows):
-                        for field, values in zip(schema, batch.columns, strict=True):
-                            _require_fit(field.name, values)
-                        writer.write_batch(batch)
-                        count += batch.num_rows
-                        write(_taken(sink))
+                    for batch in _batches(parquet, file, schema):
+                        values = [
+                            _decoded(field, column) for field, column in zip(sent, batch.columns, strict=True)
+                        ]
+                        whole = pyarrow.RecordBatch.from_arrays(values, schema=sent)
+                        for piece in _pieces(whole):
+                            writer.write_batch(piece)
+                            count += piece.num_rows
+                            write(_taken(sink))
         write(_taken(sink))
         given = count
 
     return StreamLoad("ArrowStream", {}, columns, lambda: pumped(produce), lambda: given)
 
 
-@dataclass(frozen=True, slots=True)
-class _Footer:
-    """What a file's footer says. ``batch_rows``: how many of its rows are held in memory at a time."""
-
-    schema: Any
-    batch_rows: int
-
-
-def _footer(parquet: ModuleType, opened: Open) -> _Footer:
+def _schema(parquet: ModuleType, opened: Open) -> Any:
     with opened() as file:
-        found = parquet.ParquetFile(file)
-        rows, size = found.metadata.num_rows, _uncompressed(found.metadata)
-        return _Footer(found.schema_arrow, max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(size, 1))))
+        return parquet.ParquetFile(file).schema_arrow
+
+
+def _batches(parquet: ModuleType, file: BinaryIO, schema: Any) -> Iterator[Any]:
+    """Yield the rows of a file, few enough at a time to be held in memory."""
+
+    def reader(**options: Any) -> Any:
+        # Column chunks are read through a small buffer: a row group may be larger than memory.
+        return parquet.ParquetFile(file, buffer_size=1024 * 1024, pre_buffer=False, **options)
+
+    plain = reader()
+    if not plain.schema_arrow.equals(schema):
+        raise Stopped(Stop(Code.BAD_INPUT, "The file's columns changed while it was staged."))
+    leaves = [plain.schema.column(at) for at in range(len(plain.schema))]
+    # Both readers tell what the plain one doesn't: the dictionaries, and times that nanoseconds can't hold.
+    encoded = reader(read_dictionary=[leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"])
+    old_times = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    seconds = reader(coerce_int96_timestamp_unit="s") if old_times else None
+    for group in range(plain.metadata.num_row_groups):
+        rows = _batch_rows(plain.metadata.row_group(group), leaves, encoded, group)
+        if seconds is not None:
+            for batch in seconds.iter_batches(rows, row_groups=[group], columns=old_times):
+                for field, values in zip(batch.schema, batch.columns, strict=True):
+                    _require_nanoseconds(field.name, values)
+        yield from plain.iter_batches(rows, row_groups=[group])
+
+
+def _batch_rows(group: Any, leaves: Sequence[Any], encoded: Any, number: int) -> int:
+    """Return how many rows of a row group are held in memory at a time."""
+    most: int = _BATCH_ROWS
+    size = 0
+    texts: dict[str, int] = {}
+    for at, leaf in enumerate(leaves):
+        chunk = group.column(at)
+        width = leaf.length if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[leaf.physical_type]
+        size += max(chunk.total_uncompressed_size, chunk.num_values * width)
+        if "DELTA_BYTE_ARRAY" in chunk.encodings:
+            most = min(most, _PREFIXED_ROWS)
+        elif leaf.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in chunk.encodings):
+            texts[leaf.path] = chunk.total_uncompressed_size
+    rows: int = max(group.num_rows, 1)
+    most = min(most, _BATCH_BYTES * rows // max(size, 1))
+    # No text is longer than the column that holds it: a small row group needs no closer look.
+    if min(most, rows) * sum(texts.values()) > _MOST_BYTES:
+        values = max(group.column(at).num_values for at, leaf in enumerate(leaves) if leaf.path in texts)
+        longest = _longest_texts(encoded, number, texts)
+        # Several may be in one row, where the column holds lists.
+        most = min(most, _MOST_BYTES * rows // max(longest * values, 1))
+    return max(most, 1)
+
+
+def _longest_texts(encoded: Any, group: int, sizes: Mapping[str, int]) -> int:
+    """Return the length of the longest text in each column's dictionary, added up.
+
+    The first rows come with all of the dictionary. Where they don't, the size of the column stands in.
+    """
+    from pyarrow import compute  # type: ignore[import-untyped]
+
+    batch = next(encoded.iter_batches(_PREFIXED_ROWS, row_groups=[group], columns=list(sizes)))
+    found = 0
+    for column, size in zip(batch.columns, sizes.values(), strict=True):
+        values = column
+        while hasattr(values, "flatten") and not hasattr(values, "dictionary"):
+            values = values.flatten()
+        texts = getattr(values, "dictionary", ())
+        found += compute.max(compute.binary_length(texts)).as_py() if len(texts) else size
+    return found
+
+
+def _sent_type(pyarrow: ModuleType, kind: Any) -> Any:
+    """Return the type in which a column is sent: some servers keep only the first of several dictionaries."""
+    return kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+
+
+def _decoded(field: Any, values: Any) -> Any:
+    if values.type != field.type:
+        values = values.dictionary_decode()
+    _require_fit(field.name, values)
+    return values
+
+
+def _pieces(batch: Any) -> Iterator[Any]:
+    """Cut a batch that came out large: its rows may differ much in size."""
+    rows = -(-batch.num_rows // max(1, -(-batch.nbytes // _BATCH_BYTES)))
+    for start in range(0, batch.num_rows, max(rows, 1)):
+        yield batch.slice(start, rows)
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
     try:
-        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise Stopped(
@@ -95,10 +183,6 @@ def _pyarrow() -> tuple[ModuleType, ModuleType]:
             )
         ) from None
     return pyarrow, parquet
-
-
-def _uncompressed(metadata: Any) -> int:
-    return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
 
 
 def _column(field: Any) -> SourceColumn:
@@ -117,6 +201,19 @@ def _column(field: Any) -> SourceColumn:
 def _require_fit(name: str, values: Any) -> None:
     if (found := unfit(values)) is not None:
         raise Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {found}.", facts={"column": name}))
+
+
+def _require_nanoseconds(name: str, seconds: Any) -> None:
+    """Refuse what would wrap around: a time of the old kind is a day and a time of day, and read as nanoseconds."""
+    from pyarrow import compute
+
+    while hasattr(seconds, "flatten") and not hasattr(seconds.type, "unit"):
+        seconds = seconds.flatten()
+    found = compute.min_max(seconds.cast("int64"))
+    lowest, highest = found["min"].as_py(), found["max"].as_py()
+    if lowest is not None and (lowest < _FIRST_NANOSECOND or highest >= _END_NANOSECOND):
+        what = "a timestamp outside of the years 1678 to 2261, and INT96 is read as nanoseconds"
+        raise Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {what}.", facts={"column": name}))
 
 
 def _taken(sink: io.BytesIO) -> bytes:

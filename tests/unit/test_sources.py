@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -325,15 +325,50 @@ def test_records_are_counted_as_a_csv_reader_counts_them(rows: list[list[str]], 
         (b"1,2\n3,4", 2),
         (b"1,2\n3,4\n", 2),
         (b"", 0),
-        (b'5" pipe,x\n6,y\n', None),
-        (b'1,"a"b\n2,c\n', None),
+        (b'5" pipe,x\n6,y\n', 2),
+        (b'5" pipe,"x\n6",y\n', 1),
+        (b'1,"a"b\n2,c\n', 2),
         (b'1,"a""b"\n', 1),
     ],
 )
-def test_counted_records(data: bytes, records: int | None) -> None:
+def test_counted_records(data: bytes, records: int) -> None:
     counter = RecordCounter()
     counter.feed(data)
     assert counter.records == records
+
+
+def as_clickhouse_reads(data: bytes) -> tuple[int, bool]:
+    """Records and whether the end is inside quotes, byte by byte. What the server refuses is read on."""
+    records, state = 0, "start"
+    for byte in data.decode("latin-1"):
+        match state, byte:
+            case "start", '"':
+                state = "quoted"
+            case "quoted", '"':
+                state = "closed"
+            case "closed", '"':
+                state = "quoted"
+            case "quoted", _:
+                pass
+            case _, "\n":
+                records += 1
+                state = "start"
+            case _, ",":
+                state = "start"
+            case _:
+                state = "plain"
+    ended = not data or (state == "start" and data.endswith(b"\n"))
+    return records + (not ended), state == "quoted"
+
+
+@settings(max_examples=500)
+@given(st.text('a,"\n\r ', max_size=40), st.integers(1, 9))
+def test_quotes_anywhere_are_counted_as_clickhouse_reads_them(text: str, size: int) -> None:
+    data = text.encode()
+    counter = RecordCounter()
+    for start in range(0, len(data), size):
+        counter.feed(data[start : start + size])
+    assert (counter.records, counter.open_quote) == as_clickhouse_reads(data)
 
 
 def test_a_csv_stream_reads_as_it_goes() -> None:
