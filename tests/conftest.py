@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-pytest_plugins = ["tests.cluster.fixtures", "tests.postgres.fixtures", "tests.scenarios.fixtures"]
+pytest_plugins = [
+    "tests.cluster.fixtures",
+    "tests.postgres.fixtures",
+    "tests.integration.source_site",
+    "tests.scenarios.fixtures",
+]
 
 _ORDER = (
     "unit",

@@ -320,7 +320,7 @@ def quoted(name: str) -> str:
 
 
 def _cursor(connection: Any) -> Any:
-    """Return a cursor that gives tuples, whatever the connection's extras ask for, and that puts parameters into the text.
+    """Return a cursor that gives tuples, whatever the connection's extras ask for, and puts parameters into the text.
 
     COPY can't have its parameters sent apart, and a query may have other types when they are.
     """

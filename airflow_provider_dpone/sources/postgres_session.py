@@ -16,8 +16,9 @@ _SESSION: Final = (
     "SET LOCAL bytea_output TO 'hex'",
     "SET LOCAL extra_float_digits TO 1",
 )
-"""What the texts of values depend on, whatever the role's defaults say. It ends with the transaction: behind a pooler the
-session is somebody else's next."""
+"""What the texts of values depend on, whatever the role's defaults say.
+
+It ends with the transaction: behind a pooler the session is somebody else's next."""
 
 
 def begin(connection: Any) -> None:

@@ -22,7 +22,7 @@ from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
 from airflow_provider_dpone.sources import FileSource, StreamLoad, dbapi, postgres
 from tests.cluster import LocalCluster
 from tests.cluster.spec import ADMIN_USER, DATABASE_PREFIX
-from tests.integration.test_type_map import PostgresHook
+from tests.integration.source_site import PostgresHook
 from tests.postgres import LocalPostgres
 
 pytestmark = pytest.mark.cluster

@@ -6,17 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import pytest
-from airflow.providers.postgres.hooks import postgres as airflow_postgres
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
-from airflow_provider_dpone.sources import SqlSource, dbapi
+from airflow_provider_dpone.sources import dbapi
 from airflow_provider_dpone.values import MiB
 from tests.cluster import LocalCluster, wait_until
+from tests.integration.source_site import busy, choose, source
 from tests.integration.staging_site import Site, in_thread
 from tests.postgres import LocalPostgres
 
@@ -32,34 +31,6 @@ BY_ROWS = "rows are read through the driver"
 @pytest.fixture
 def site(cluster: LocalCluster, database: str) -> Site:
     return Site(cluster, database, (cluster.endpoints[0],))
-
-
-@pytest.fixture
-def pg(postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPostgres]:
-    """A PostgreSQL that Airflow knows as ``pg``, with an empty schema."""
-    monkeypatch.setenv("AIRFLOW_CONN_PG", postgres.uri)
-    postgres.execute("DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public")
-    yield postgres
-    wait_until(lambda: busy(postgres) == 0)
-
-
-def busy(postgres: LocalPostgres) -> int:
-    """How many other sessions PostgreSQL has."""
-    ((count,),) = postgres.query(
-        "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-    )
-    return int(count)
-
-
-def choose(monkeypatch: pytest.MonkeyPatch, driver: str, way: str = "copy") -> None:
-    """Let Airflow's hook take this driver, and let COPY be impossible if rows are wanted."""
-    monkeypatch.setattr(airflow_postgres, "USE_PSYCOPG3", driver == "psycopg")
-    if way == "rows":
-        monkeypatch.setattr("airflow_provider_dpone.sources.postgres.COPY_DRIVERS", ())
-
-
-def source(sql: str, **values: Any) -> SqlSource:
-    return SqlSource(sql, conn_id="pg", **values)
 
 
 def stopped_by(work: Callable[[], object]) -> Stop:

@@ -1,4 +1,4 @@
-"""What a reviewer found that breaks a promise of the sources: each test fails until it is kept."""
+"""Promises of the sources that were once broken, where no server is needed to see it."""
 
 from __future__ import annotations
 
