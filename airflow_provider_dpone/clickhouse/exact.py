@@ -378,6 +378,10 @@ def _round_trip(operand: str, x: str, source: ColumnType, target: ColumnType) ->
 def _number(x: str, source: ColumnType, target: ColumnType) -> tuple[str, str]:
     if target.name == "Bool":
         return f"CAST({x} = 1, 'Nullable(Bool)')", f"{x} = 0 OR {x} = 1"
+    if source.name in _INTEGERS and target.name in _INTEGERS:
+        # What doesn't fit wraps around; comparing integers of two widths compares their values.
+        value = f"CAST({x}, 'Nullable({target.bare})')"
+        return value, "" if _holds_all(target, source) else f"{value} = {x}"
     # A Decimal that is too large for an integer throws where a number of another type becomes NULL.
     operand = f"toInt256({x})" if source.name == "Decimal" and target.name in _INTEGERS else x
     value, fits = _round_trip(operand, x, source, target)
@@ -386,6 +390,17 @@ def _number(x: str, source: ColumnType, target: ColumnType) -> tuple[str, str]:
     if target.name == "Decimal":
         fits = f"({fits}) AND {_within_precision(value, target)}"
     return value, fits
+
+
+def _holds_all(target: ColumnType, source: ColumnType) -> bool:
+    """Tell whether each integer of one type is one of the other's."""
+    (lowest, highest), (least, most) = (_range(kind.name) for kind in (source, target))
+    return least <= lowest and highest <= most
+
+
+def _range(name: str) -> tuple[int, int]:
+    bits = int(name.rpartition("Int")[2])
+    return (0, 2**bits - 1) if name.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _within_precision(value: str, target: ColumnType) -> str:
