@@ -29,6 +29,7 @@ floats                    a decimal number, read as the nearest float; ``inf`` a
 ``IPv6``                  any form the server reads, IPv4 included
 ``Enum``                  the name of an element
 ``String``                everything, byte for byte
+``FixedString``           that many bytes; fewer, if the last one is not a zero byte
 ========================  ====================================================================================
 
 NULL is never an empty string and never a default. In CSV an unquoted or quoted empty field is the empty
@@ -138,11 +139,17 @@ SELECT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "decimal_check_overflow": "1",
         # Without it, some texts of a float are read as a neighbour of the nearest one.
         "precise_float_parsing": "1",
+        "bool_true_representation": "true",
+        "bool_false_representation": "false",
+        "cast_ipv4_ipv6_default_on_conversion_error": "0",
         # A profile or a connection may say: stop at a limit, or leave a shard out, and say nothing.
         **dict.fromkeys(_OVERFLOW_MODES, "throw"),
         "skip_unavailable_shards": "0",
         "limit": "0",
         "offset": "0",
+        "additional_result_filter": "",
+        # With it, the server answers before it has loaded anything.
+        "run_query_in_background": "0",
     }
 )
 """What the expressions rely on, and what keeps a load from taking a part of its source in silence."""
@@ -150,11 +157,26 @@ SELECT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 INPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **SELECT_SETTINGS,
+        # These win over the format that the statement names.
+        "format": "",
+        "input_format": "",
+        # A local time is one of the column's zone. In a query it is left alone: there it is what the text means.
+        "session_timezone": "",
+        "date_time_input_format": "best_effort",
+        "date_time_overflow_behavior": "ignore",
+        # With it, the bytes before a broken connection are a whole body.
+        "input_format_connection_handling": "0",
+        "input_format_column_name_matching_mode": "match_case",
+        "input_format_read_datetime_number_as_raw_value": "0",
+        "input_format_force_null_for_omitted_fields": "0",
+        "input_format_ipv4_default_on_conversion_error": "0",
+        "input_format_ipv6_default_on_conversion_error": "0",
         "input_format_null_as_default": "0",
         "input_format_skip_unknown_fields": "0",
         "input_format_allow_errors_num": "0",
         "input_format_allow_errors_ratio": "0",
         "input_format_with_names_use_header": "1",
+        "input_format_with_types_use_header": "1",
         "format_csv_null_representation": "\\N",
         "format_csv_allow_single_quotes": "0",
         "format_csv_allow_double_quotes": "1",
@@ -166,12 +188,17 @@ INPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "input_format_csv_allow_variable_number_of_columns": "0",
         "input_format_csv_use_default_on_bad_values": "0",
         "input_format_csv_allow_whitespace_or_tab_as_delimiter": "0",
+        "input_format_csv_allow_cr_end_of_line": "0",
+        "input_format_csv_arrays_as_nested_csv": "0",
+        "input_format_csv_enum_as_number": "0",
         "format_tsv_null_representation": "\\N",
         "input_format_tsv_empty_as_default": "0",
         "input_format_tsv_detect_header": "0",
         "input_format_tsv_skip_first_lines": "0",
         "input_format_tsv_skip_trailing_empty_lines": "0",
         "input_format_tsv_allow_variable_number_of_columns": "0",
+        "input_format_tsv_crlf_end_of_line": "0",
+        "input_format_tsv_enum_as_number": "0",
         "input_format_json_read_numbers_as_strings": "1",
         "input_format_json_read_bools_as_strings": "1",
         "input_format_json_read_arrays_as_strings": "1",
@@ -185,7 +212,12 @@ INPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "input_format_json_map_as_array_of_tuples": "0",
         "input_format_import_nested_json": "0",
         "input_format_parquet_allow_missing_columns": "0",
+        "input_format_orc_allow_missing_columns": "0",
         "input_format_arrow_allow_missing_columns": "0",
+        "input_format_parquet_case_insensitive_column_matching": "0",
+        "input_format_orc_case_insensitive_column_matching": "0",
+        "input_format_arrow_case_insensitive_column_matching": "0",
+        "input_format_parquet_local_time_as_utc": "1",
     }
 )
 """What the reading of a body relies on, besides the expressions."""
@@ -354,6 +386,10 @@ def _conversion(x: str, source: ColumnType, target: ColumnType) -> tuple[str, st
     match source.name, target.name:
         case "String", _ if target.name in _READ_FROM_TEXT:
             return _from_text(x, target)
+        case "FixedString", "String":
+            # The text ends where the zero bytes at the end begin, and they may be part of the value.
+            text = f"CAST({x}, 'Nullable(String)')"
+            return text, f"length({text}) = {source.arguments[0]}"
         case _, "String" if source.name in _WRITTEN_AS_TEXT:
             return f"CAST({x}, 'Nullable(String)')", ""
         case _ if source.name in _NUMBERS and target.name in _NUMBERS:

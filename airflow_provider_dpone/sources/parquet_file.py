@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_ROWS: Final = 16_384
-_MOST_BYTES: Final = 32 * 1024 * 1024
+_MOST_BYTES: Final = 16 * 1024 * 1024
 """What a batch may come to if each of its rows has the longest text of each column's dictionary."""
 
 _PREFIXED_ROWS: Final = 1024

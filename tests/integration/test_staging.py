@@ -147,7 +147,7 @@ def test_csv_with_another_delimiter_and_no_header(site: Site, tmp_path: Path) ->
     path = write(tmp_path / "x.csv", '"x;y";1\nplain "quote;2\n')
     options = {"header": False, "columns": ["b", "a"], "delimiter": ";"}
     attempt, loaded = site.staged(site.staging(FileSource(path, options=options)))
-    assert loaded.source_rows is None
+    assert loaded.source_rows == 2
     assert site.rows(f"SELECT a, b FROM {site.database}.{attempt.name} ORDER BY a") == [
         [1, "x;y"],
         [2, 'plain "quote'],
@@ -267,6 +267,26 @@ def test_columns_that_do_not_meet_are_refused_with_both_lists(site: Site) -> Non
     assert stop.facts == {"source_only": ["nmae"], "table_only": ["name"]}
     assert "`nmae`" in stop.message
     assert "`name`" in stop.message
+
+
+@pytest.mark.parametrize("mode", ["refuse", "append"])
+def test_a_first_row_with_one_value_like_a_columns_name_is_not_shown(
+    site: Site, tmp_path: Path, mode: str
+) -> None:
+    site.create("a String, b String")
+    source = FileSource(write(tmp_path / "x.csv", "a,secret\nc,d\n"))
+    stop = stopped_by(lambda: site.planned(site.staging(source, on_schema_change=mode)))
+    assert stop.code is Code.SCHEMA_MISMATCH
+    assert "2 field(s)" in stop.message
+    assert "secret" not in f"{stop} {stop.facts}"
+
+
+def test_the_names_of_a_header_and_those_that_the_author_gave_are_shown(site: Site, tmp_path: Path) -> None:
+    site.create("a String, b String")
+    path = write(tmp_path / "x.csv", "a,b,new\nc,d,e\n")
+    headless = {"header": False, "columns": ["new", "other", "a"]}
+    for source in (FileSource(path), FileSource(path, options=headless)):
+        assert "`new`" in stopped_by(lambda source=source: site.planned(site.staging(source))).message
 
 
 def test_a_csv_file_without_header_is_not_shown(site: Site, tmp_path: Path) -> None:

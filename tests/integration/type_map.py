@@ -321,6 +321,9 @@ ARROW: Final = (
     ArrowCell("string()", "\\N\t\n\0é🙂", "String", _same("\\N\t\n\0é🙂")),
     ArrowCell("binary()", b"\x00\xff", "String", Exact("00FF", as_hex=True)),
     ArrowCell("binary(2)", b"\x00\xff", "FixedString(2)", Exact("00FF", as_hex=True)),
+    ArrowCell("binary(2)", b"a\x00", "FixedString(2)", Exact("6100", as_hex=True)),
+    ArrowCell("binary(2)", b"ab", "String", _same("ab")),
+    ArrowCell("binary(2)", b"a\x00", "String", Refused(VALUE, "a `FixedString` column")),
     ArrowCell("uint64()", 2**64 - 1, "UInt64", _same("18446744073709551615")),
     ArrowCell("uint64()", 2**64 - 1, "Int64", _TOO_LARGE),
     ArrowCell("int64()", -(2**63), "Int64", _same("-9223372036854775808")),
@@ -338,6 +341,12 @@ ARROW: Final = (
     ArrowCell("date32()", date(1850, 1, 1), "Date32", _OLD),
     ArrowCell(
         "timestamp('us')", datetime(2013, 1, 1, 5), "DateTime('Europe/Berlin')", _same("2013-01-01 06:00:00")
+    ),
+    ArrowCell(
+        "timestamp('us', '+02:00')",
+        datetime(2013, 1, 1, 5),
+        "DateTime64(6, 'UTC')",
+        _same("2013-01-01 05:00:00.000000"),
     ),
     ArrowCell(
         "timestamp('us', 'UTC')",
