@@ -178,3 +178,23 @@ class Rows:
 
     def close(self) -> None:
         pass
+
+
+def stored_with(store: Store, load: StreamLoad, targets: list[str], profile: dict[str, str]) -> list[Any]:
+    """Load as staging does, for a user with these settings, and return the first row."""
+    named = list(zip(load.columns, targets, strict=True))
+    declared = ", ".join(f"`{column.name}` {target}" for column, target in named)
+    store.cluster.execute(
+        f"CREATE OR REPLACE TABLE {DATABASE}.t ({declared}) ENGINE = MergeTree ORDER BY tuple()", node=1
+    )
+    plan = [
+        LoadColumn(column.name, column.type or text_carrier(target, load.format), target, column.encoding)
+        for column, target in named
+    ]
+    statement = insert_from_input(DATABASE, "t", plan, load.format)
+    settings = {**profile, **statement.settings, **load.settings}
+    store.server.once(statement.sql, settings=settings, body=load.chunks())
+    shown = ", ".join(f"toString(`{column.name}`)" for column in load.columns)
+    ((row),) = store.cluster.query(f"SELECT [{shown}] AS row FROM {DATABASE}.t", node=1)
+    found: list[Any] = row["row"]
+    return found

@@ -12,8 +12,7 @@ from pyarrow import parquet
 from airflow_provider_dpone.clickhouse.errors import ServerError
 from airflow_provider_dpone.clickhouse.exact import LoadColumn, insert_from_select
 from airflow_provider_dpone.sources import FileSource, StreamLoad
-from tests.integration.test_source_review import stored_with
-from tests.integration.test_type_map import DATABASE, Store, store, stream  # noqa: F401 - a fixture
+from tests.integration.source_site import DATABASE, Store, stored_with, stream
 
 pytestmark = pytest.mark.cluster
 
@@ -29,12 +28,12 @@ def csv(tmp_path: Path) -> Callable[[bytes], StreamLoad]:
     return start
 
 
-def test_a_csv_body_is_read_as_csv(store: Store, csv: Callable[[bytes], StreamLoad]) -> None:  # noqa: F811
+def test_a_csv_body_is_read_as_csv(store: Store, csv: Callable[[bytes], StreamLoad]) -> None:
     profile = {"input_format": "TSV", "format": "TSV"}
     assert stored_with(store, csv(b'x\n"a"\n'), ["String"], profile) == ["a"]
 
 
-def test_no_address_stands_in_for_a_wrong_one(store: Store, csv: Callable[[bytes], StreamLoad]) -> None:  # noqa: F811
+def test_no_address_stands_in_for_a_wrong_one(store: Store, csv: Callable[[bytes], StreamLoad]) -> None:
     profile = {
         "cast_ipv4_ipv6_default_on_conversion_error": "1",
         "input_format_ipv6_default_on_conversion_error": "1",
@@ -43,14 +42,14 @@ def test_no_address_stands_in_for_a_wrong_one(store: Store, csv: Callable[[bytes
         stored_with(store, csv(b"x\nno address\n"), ["IPv6"], profile)
 
 
-def test_a_lone_carriage_return_ends_no_record(store: Store, csv: Callable[[bytes], StreamLoad]) -> None:  # noqa: F811
+def test_a_lone_carriage_return_ends_no_record(store: Store, csv: Callable[[bytes], StreamLoad]) -> None:
     """The source counts lines by their line feeds."""
     profile = {"input_format_csv_allow_cr_end_of_line": "1"}
     with pytest.raises(ServerError):
         stored_with(store, csv(b"x,y\na,b\rc,d\n"), ["String", "String"], profile)
 
 
-def test_a_load_is_answered_when_it_has_ended(store: Store) -> None:  # noqa: F811
+def test_a_load_is_answered_when_it_has_ended(store: Store) -> None:
     store.cluster.execute(
         f"CREATE OR REPLACE TABLE {DATABASE}.t (x UInt64) ENGINE = MergeTree ORDER BY tuple()", node=1
     )
@@ -61,7 +60,7 @@ def test_a_load_is_answered_when_it_has_ended(store: Store) -> None:  # noqa: F8
     assert reply.summary["written_rows"] == "1000"
 
 
-def test_a_zero_byte_at_the_end_of_fixed_bytes_is_not_lost(store: Store, tmp_path: Path) -> None:  # noqa: F811
+def test_a_zero_byte_at_the_end_of_fixed_bytes_is_not_lost(store: Store, tmp_path: Path) -> None:
     """ClickHouse's text of a FixedString ends in front of it."""
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"x": pa.array([b"ab\0"], pa.binary(3))}), path)
@@ -74,7 +73,7 @@ def test_a_zero_byte_at_the_end_of_fixed_bytes_is_not_lost(store: Store, tmp_pat
     assert store.stored() == ["abc"]
 
 
-def test_dictionaries_that_change_from_batch_to_batch_are_read(store: Store, tmp_path: Path) -> None:  # noqa: F811
+def test_dictionaries_that_change_from_batch_to_batch_are_read(store: Store, tmp_path: Path) -> None:
     batches = [pa.table({"x": pa.array([text] * 20_000).dictionary_encode()}) for text in ("a", "b", "c")]
     with parquet.ParquetWriter(tmp_path / "x.parquet", batches[0].schema) as writer:
         for batch in batches:

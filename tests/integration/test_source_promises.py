@@ -17,11 +17,10 @@ import pytest
 from pyarrow import parquet
 
 from airflow_provider_dpone.clickhouse.errors import ServerError
-from airflow_provider_dpone.clickhouse.exact import LoadColumn, insert_from_input, text_carrier
 from airflow_provider_dpone.publication.stop import Stopped
 from airflow_provider_dpone.sources import FileSource, SqlSource, StreamLoad, dbapi
 from tests.cluster import LocalCluster
-from tests.integration.source_site import DATABASE, PostgresHook, Rows, Store, choose, source, stream
+from tests.integration.source_site import PostgresHook, Rows, Store, choose, source, stored_with, stream
 from tests.integration.staging_site import Site, Streamed
 from tests.postgres import LocalPostgres
 
@@ -302,26 +301,6 @@ def test_a_comment_behind_the_semicolon_is_no_error(store: Store, query: Query) 
 
 
 # ---- Settings of the user's profile on ClickHouse, which no statement overrides
-
-
-def stored_with(store: Store, load: StreamLoad, targets: list[str], profile: dict[str, str]) -> list[Any]:
-    """Load as staging does, for a user with these settings, and return the first row."""
-    named = list(zip(load.columns, targets, strict=True))
-    declared = ", ".join(f"`{column.name}` {target}" for column, target in named)
-    store.cluster.execute(
-        f"CREATE OR REPLACE TABLE {DATABASE}.t ({declared}) ENGINE = MergeTree ORDER BY tuple()", node=1
-    )
-    plan = [
-        LoadColumn(column.name, column.type or text_carrier(target, load.format), target, column.encoding)
-        for column, target in named
-    ]
-    statement = insert_from_input(DATABASE, "t", plan, load.format)
-    settings = {**profile, **statement.settings, **load.settings}
-    store.server.once(statement.sql, settings=settings, body=load.chunks())
-    shown = ", ".join(f"toString(`{column.name}`)" for column in load.columns)
-    ((row),) = store.cluster.query(f"SELECT [{shown}] AS row FROM {DATABASE}.t", node=1)
-    found: list[Any] = row["row"]
-    return found
 
 
 def test_columns_that_differ_in_case_only_are_not_mixed_up(store: Store, tmp_path: Path) -> None:

@@ -200,7 +200,6 @@ POSTGRES: Final = (
         "timestamp",
         "timestamp '1850-01-01 00:00:00'",
         "DateTime64(6, 'UTC')",
-        _same("1850-01-01 00:00:00.000000"),
         _OLD,
     ),
     PostgresCell("timestamp", "timestamp 'infinity'", "DateTime64(6, 'UTC')", _INFINITY),

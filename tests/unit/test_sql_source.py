@@ -304,7 +304,7 @@ def carrier(column: PostgresColumn, target: str) -> tuple[str | None, str]:
         (PostgresColumn("c", "text"), "String", ("Nullable(String)", "plain")),
         (PostgresColumn("c", "bytea"), "String", ("Nullable(String)", "hex")),
         (PostgresColumn("c", "uuid"), "UUID", ("Nullable(UUID)", "plain")),
-        (PostgresColumn("c", "timestamptz"), "DateTime", ("Nullable(String)", "plain")),
+        (PostgresColumn("c", "timestamptz"), "DateTime", ("Nullable(DateTime64(6, 'UTC'))", "plain")),
         (PostgresColumn("c", "int4", array=True), "Array(Int64)", ("Array(Nullable(String))", "JSON array")),
         (PostgresColumn("c", "int4", array=True), "String", ("Nullable(String)", "plain")),
         (PostgresColumn("c", "mood"), "Enum8('sad' = 1)", ("Nullable(String)", "plain")),
