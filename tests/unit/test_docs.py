@@ -103,7 +103,7 @@ def test_codes_and_phases_that_are_named_exist(page: Path) -> None:
 
 
 OTHER_CAPITALS: Final = {
-    # Statements, privileges and engine words of ClickHouse; configuration and categories.
+    # Statements, privileges, types and engine words of databases; configuration and categories.
     "AIRFLOW_HOME",
     "DPONE_AIRFLOW",
     "DPONE_POSTGRES",
@@ -121,7 +121,10 @@ OTHER_CAPITALS: Final = {
     "CREATE",
     "PROJECTION",
     "CONSTRAINT",
+    "DELETE",
     "MATERIALIZED",
+    "NUMBER",
+    "TIMESTAMP",
 }
 
 
