@@ -236,7 +236,8 @@ class ClusterStaging:
         if isinstance(load, RowsLoad):
             load = self._stream(load, [column.type for column in structure.columns])
             columns = load.columns
-            self._log(f"{self._target}: {load.note}")
+            if load.note:
+                self._log(f"{self._target}: {load.note}")
         loaded = _load_columns(columns, structure.columns, load)
         aliases = observation.inventory.aliases
         refresh, target = self._refresh, self._target

@@ -72,9 +72,9 @@ class StreamLoad:
 
 @dataclass(frozen=True, slots=True)
 class RowsLoad:
-    """Rows of another database: its columns are known, and the table's types decide how they travel.
+    """Rows whose columns are known, as of a query on another database; the table's types decide how they travel.
 
-    :ivar columns: the query's columns, in its order. Their types are what a new table might have.
+    :ivar columns: in the source's order. Their types are what a new table might have.
     :ivar stream: returns the stream, given the types of the table's columns in the same order.
 
         :raises Stopped: ``TYPE_NOT_EXACT``: a column can't be carried into that type exactly.

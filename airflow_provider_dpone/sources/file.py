@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, ClassVar, Final, Literal, Self, get_args
 from airflow_provider_dpone.publication.canonical import Json, digest
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import compression, csv_file, json_file, parquet_file
-from airflow_provider_dpone.sources.base import Describe, Render, SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.base import Describe, Render, RowsLoad, SourceColumn, StreamLoad
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
 from airflow_provider_dpone.values import FrozenMapping
 
@@ -86,7 +86,7 @@ class FileSource:
         """The columns by the file's header, footer or first object."""
         return self.load().columns
 
-    def load(self) -> StreamLoad:
+    def load(self) -> StreamLoad | RowsLoad:
         """A load that streams the files. Which ones they are is looked up now."""
         form = self._known_format()
         files = self._files()
@@ -96,7 +96,7 @@ class FileSource:
             case "JSONEachRow":
                 return _pumped(json_file.stream(files))
             case "Parquet":
-                return parquet_file.stream(files)
+                return parquet_file.rows(files)
 
     def _known_format(self) -> FileFormat:
         name, packing = compression.split(self.path)

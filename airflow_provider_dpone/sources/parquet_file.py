@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from airflow_provider_dpone.clickhouse.column_types import arrow_carrier
+from airflow_provider_dpone.clickhouse.column_types import arrow_carrier, column_type
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.arrow_checks import unfit
-from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.base import RowsLoad, SourceColumn, StreamLoad
 from airflow_provider_dpone.sources.csv_file import Open
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
 
@@ -35,11 +36,13 @@ _PREFIXED_ROWS: Final = 1024
 _WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 """The bytes that a value takes in memory at least."""
 
+_INTEGER_BITS: Final = {f"{sign}Int{bits}": bits for sign in ("", "U") for bits in (8, 16, 32)}
+
 _FIRST_NANOSECOND: Final = -9_223_372_036  # 1677-09-21 in seconds, and the first one that all fits
 _END_NANOSECOND: Final = 9_223_372_036  # 2262-04-11
 
 
-def stream(files: Sequence[Open]) -> StreamLoad:
+def rows(files: Sequence[Open]) -> RowsLoad:
     """Return the load of Parquet files, one after the other. Columns and types come from their footers.
 
     :raises Stopped: ``BAD_INPUT``: pyarrow is not installed, or the files' columns differ.
@@ -53,8 +56,19 @@ def stream(files: Sequence[Open]) -> StreamLoad:
             raise Stopped(
                 Stop(Code.BAD_INPUT, f"File {number} of {len(files)} has other columns than the first one.")
             )
-    columns = tuple(_column(field) for field in schema)
-    sent = pyarrow.schema([field.with_type(_sent_type(pyarrow, field.type)) for field in schema])
+    return RowsLoad(tuple(_column(field) for field in schema), partial(_stream, pyarrow, files, schema))
+
+
+def _stream(pyarrow: ModuleType, files: Sequence[Open], schema: Any, types: Sequence[str]) -> StreamLoad:
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    sent = pyarrow.schema(
+        [
+            field.with_type(_sent_type(pyarrow, field.type, target))
+            for field, target in zip(schema, types, strict=True)
+        ]
+    )
+    columns = tuple(_column(field) for field in sent)
     given: int | None = None
 
     def produce(write: Write, _: Work) -> None:
@@ -67,7 +81,8 @@ def stream(files: Sequence[Open]) -> StreamLoad:
                 with opened() as file:
                     for batch in _batches(parquet, file, schema):
                         values = [
-                            _decoded(field, column) for field, column in zip(sent, batch.columns, strict=True)
+                            _decoded(pyarrow, field, column)
+                            for field, column in zip(sent, batch.columns, strict=True)
                         ]
                         whole = pyarrow.RecordBatch.from_arrays(values, schema=sent)
                         for piece in _pieces(whole):
@@ -138,7 +153,7 @@ def _longest_texts(encoded: Any, group: int, sizes: Mapping[str, int]) -> int:
 
     The first rows come with all of the dictionary. Where they don't, the size of the column stands in.
     """
-    from pyarrow import compute  # type: ignore[import-untyped]
+    from pyarrow import compute
 
     batch = next(encoded.iter_batches(_PREFIXED_ROWS, row_groups=[group], columns=list(sizes)))
     found = 0
@@ -151,14 +166,29 @@ def _longest_texts(encoded: Any, group: int, sizes: Mapping[str, int]) -> int:
     return found
 
 
-def _sent_type(pyarrow: ModuleType, kind: Any) -> Any:
-    """Return the type in which a column is sent: some servers keep only the first of several dictionaries."""
-    return kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+def _sent_type(pyarrow: ModuleType, kind: Any, target: str) -> Any:
+    """Return the type in which a column is sent.
+
+    Integers go in the width of the table's column, where that is smaller: fewer bytes travel, and the server has
+    nothing to convert. Of several dictionaries some servers keep only the first, so texts go without.
+    """
+    if pyarrow.types.is_dictionary(kind):
+        return kind.value_type
+    name = column_type(target).name
+    if pyarrow.types.is_integer(kind) and name in _INTEGER_BITS and _INTEGER_BITS[name] < kind.bit_width:
+        return getattr(pyarrow, name.lower())()
+    return kind
 
 
-def _decoded(field: Any, values: Any) -> Any:
-    if values.type != field.type:
+def _decoded(pyarrow: ModuleType, field: Any, values: Any) -> Any:
+    if pyarrow.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if values.type != field.type:
+        try:
+            values = values.cast(field.type)
+        except pyarrow.ArrowInvalid:
+            # Its text holds the value.
+            raise _value_refused(field.name, f"an integer that {field.type} has not") from None
     _require_fit(field.name, values)
     return values
 
@@ -200,7 +230,7 @@ def _column(field: Any) -> SourceColumn:
 
 def _require_fit(name: str, values: Any) -> None:
     if (found := unfit(values)) is not None:
-        raise Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {found}.", facts={"column": name}))
+        raise _value_refused(name, found)
 
 
 def _require_nanoseconds(name: str, seconds: Any) -> None:
@@ -213,7 +243,11 @@ def _require_nanoseconds(name: str, seconds: Any) -> None:
     lowest, highest = found["min"].as_py(), found["max"].as_py()
     if lowest is not None and (lowest < _FIRST_NANOSECOND or highest >= _END_NANOSECOND):
         what = "a timestamp outside of the years 1678 to 2261, and INT96 is read as nanoseconds"
-        raise Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {what}.", facts={"column": name}))
+        raise _value_refused(name, what)
+
+
+def _value_refused(name: str, what: str) -> Stopped:
+    return Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {what}.", facts={"column": name}))
 
 
 def _taken(sink: io.BytesIO) -> bytes:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Write = Callable[[bytes | memoryview], None]
 """Hand over the next bytes; waits while the puller is behind."""
 
-_PIECES_WAITING: Final = 4
+_PIECES_WAITING: Final = 16
 _BEAT_SECONDS: Final = 0.2
 _LAST_WORDS_SECONDS: Final = 1.0
 _INTERRUPTS: Final = 60

@@ -13,6 +13,7 @@ from airflow_provider_dpone.clickhouse.errors import ServerError
 from airflow_provider_dpone.clickhouse.exact import LoadColumn, insert_from_select
 from airflow_provider_dpone.sources import FileSource, StreamLoad
 from tests.integration.source_site import DATABASE, Store, stored_with, stream
+from tests.streams import streamed
 
 pytestmark = pytest.mark.cluster
 
@@ -23,7 +24,7 @@ def csv(tmp_path: Path) -> Callable[[bytes], StreamLoad]:
 
     def start(data: bytes) -> StreamLoad:
         (tmp_path / "x.csv").write_bytes(data)
-        return FileSource(str(tmp_path / "x.csv")).load()
+        return streamed(FileSource(str(tmp_path / "x.csv")))
 
     return start
 

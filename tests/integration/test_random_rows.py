@@ -24,6 +24,7 @@ from tests.cluster import LocalCluster
 from tests.cluster.spec import ADMIN_USER, DATABASE_PREFIX
 from tests.integration.source_site import PostgresHook
 from tests.postgres import LocalPostgres
+from tests.streams import streamed
 
 pytestmark = pytest.mark.cluster
 
@@ -187,4 +188,4 @@ def as_parquet(rows: Sequence[Sequence[Any]], path: Path) -> StreamLoad:
     columns[NAMES.index("id")] = tuple(None if x is None else str(x) for x in columns[NAMES.index("id")])
     arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
     parquet.write_table(pa.table(arrays, names=list(NAMES)), path, row_group_size=3)
-    return FileSource(str(path)).load()
+    return streamed(FileSource(str(path)))

@@ -23,6 +23,7 @@ from tests.cluster import LocalCluster
 from tests.integration.source_site import PostgresHook, Rows, Store, choose, source, stored_with, stream
 from tests.integration.staging_site import Site, Streamed
 from tests.postgres import LocalPostgres
+from tests.streams import streamed
 
 pytestmark = pytest.mark.cluster
 
@@ -306,7 +307,7 @@ def test_a_comment_behind_the_semicolon_is_no_error(store: Store, query: Query) 
 def test_columns_that_differ_in_case_only_are_not_mixed_up(store: Store, tmp_path: Path) -> None:
     parquet.write_table(pa.table({"a": ["x"], "A": ["y"]}), tmp_path / "x.parquet")
     profile = {"input_format_arrow_case_insensitive_column_matching": "1"}
-    load = FileSource(str(tmp_path / "x.parquet")).load()
+    load = streamed(FileSource(str(tmp_path / "x.parquet")))
     assert stored_with(store, load, ["String", "String"], profile) == ["x", "y"]
 
 
@@ -322,7 +323,7 @@ def test_a_local_time_is_in_the_columns_zone_whatever_the_profiles_session_timez
 ) -> None:
     """A column without a zone has the server's, which is UTC here."""
     (tmp_path / "x.csv").write_bytes(b"x\n2013-01-01 05:00:00\n")
-    load = FileSource(str(tmp_path / "x.csv")).load()
+    load = streamed(FileSource(str(tmp_path / "x.csv")))
     found = stored_with(store, load, ["DateTime"], {"session_timezone": "America/New_York"})
     assert found == ["2013-01-01 05:00:00"]
 

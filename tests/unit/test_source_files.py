@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.sources import FileSource, StreamLoad, parquet_file
+from tests.streams import streamed
 
 HEADLESS = {"header": False, "columns": ["x"]}
 
@@ -27,7 +28,7 @@ def zstd(data: bytes) -> bytes:
 
 def packed(path: Path, data: bytes) -> bytes:
     path.write_bytes(data)
-    return b"".join(FileSource(str(path), options=HEADLESS).load().chunks())
+    return b"".join(streamed(FileSource(str(path), options=HEADLESS)).chunks())
 
 
 PACKINGS: list[tuple[str, Callable[[bytes], bytes]]] = [
@@ -129,7 +130,7 @@ def test_old_times_keep_their_nanoseconds_and_are_refused_where_they_have_none(t
 
     def load(times: Any) -> StreamLoad:
         parquet.write_table(pa.table({"x": times}), path, use_deprecated_int96_timestamps=True)
-        return FileSource(str(path)).load()
+        return streamed(FileSource(str(path)))
 
     fine = pa.array([1_356_998_400_123_456_789, None], pa.timestamp("ns"))
     body = io.BytesIO(b"".join(load(fine).chunks()))

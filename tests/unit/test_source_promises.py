@@ -21,8 +21,9 @@ import pytest
 from pyarrow import parquet
 
 from airflow_provider_dpone.publication.stop import Stopped
-from airflow_provider_dpone.sources import FileSource, RowsLoad, SqlSource, StreamLoad, dbapi
+from airflow_provider_dpone.sources import FileSource, SqlSource, StreamLoad, dbapi
 from airflow_provider_dpone.sources.one_select import one_select
+from tests.streams import streamed
 
 
 def read(load: StreamLoad) -> bytes:
@@ -46,12 +47,6 @@ def by_sqlite(monkeypatch: pytest.MonkeyPatch, hook: SqliteHook) -> None:
     monkeypatch.setattr(dbapi, "hook_of", lambda _: hook)
 
 
-def streamed(sql: str, types: list[str]) -> StreamLoad:
-    load = SqlSource(sql, conn_id="c").load()
-    assert isinstance(load, RowsLoad)
-    return load.stream(types)
-
-
 # ---- Silent corruption
 
 
@@ -68,7 +63,7 @@ def test_rows_that_a_driver_gives_as_dicts_are_values_and_not_the_columns_names(
     by_sqlite(monkeypatch, SqliteHook(tmp_path / "x.db", as_dicts))
     try:
         found = pa.ipc.open_stream(
-            read(streamed("SELECT 'v' AS a, 'w' AS b", ["String", "String"]))
+            read(streamed(SqlSource("SELECT 'v' AS a, 'w' AS b", conn_id="c"), ["String", "String"]))
         ).read_all()
     except Stopped:
         return
@@ -85,7 +80,7 @@ def test_a_damaged_second_part_of_a_packed_file_is_an_error(
     path = tmp_path / f"x.csv{suffix}"
     path.write_bytes(pack(b"x\n1\n2\n") + bytes(damaged))
     with pytest.raises(Exception):  # noqa: B017 - whichever
-        read(FileSource(str(path)).load())
+        read(streamed(FileSource(str(path))))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -95,7 +90,7 @@ def test_a_packed_file_that_was_cut_to_nothing_is_an_error(tmp_path: Path, suffi
     (tmp_path / f"x.csv{suffix}").write_bytes(b"")
     source = FileSource(str(tmp_path / f"x.csv{suffix}"), options={"header": False, "columns": ["x"]})
     with pytest.raises(Exception):  # noqa: B017 - whichever
-        read(source.load())
+        read(streamed(source))
 
 
 # ---- Memory
@@ -104,7 +99,7 @@ def test_a_packed_file_that_was_cut_to_nothing_is_an_error(tmp_path: Path, suffi
 _FIRST_CHUNK = """
 import resource, sys
 from airflow_provider_dpone.sources import FileSource
-load = FileSource(sys.argv[1]).load()
+load = FileSource(sys.argv[1]).load().stream(["String"])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 chunks = load.chunks()
 while not next(chunks):
@@ -143,7 +138,7 @@ def test_a_query_is_not_begun_when_the_load_was_given_up_while_it_connected(
         connection.set_trace_callback(asked.append)
 
     by_sqlite(monkeypatch, SqliteHook(tmp_path / "x.db", change))
-    load = streamed("SELECT 1 AS x", ["Int8"])
+    load = streamed(SqlSource("SELECT 1 AS x", conn_id="c"), ["Int8"])
     slow.set()
     asked.clear()
     with closing(load.chunks()) as chunks:  # type: ignore[type-var]

@@ -32,6 +32,7 @@ from airflow_provider_dpone.sources import (
 from airflow_provider_dpone.sources.base import CHUNK_BYTES
 from airflow_provider_dpone.sources.csv_file import CsvOptions, RecordCounter
 from airflow_provider_dpone.sources.csv_file import stream as csv_stream
+from tests.streams import streamed
 
 
 def no_describe(_: str) -> Sequence[SourceColumn]:
@@ -166,7 +167,7 @@ def test_a_missing_file_is_the_storages_own_error(tmp_path: Path) -> None:
 def test_csv_columns_are_the_header_and_the_body_is_what_follows(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", '\ufeff"a ""quoted"" name","two\nlines",c\r\n1,2,3\r\n4,5,NA\r\n')
     source = FileSource(path, options={"null": "NA"})
-    load = source.load()
+    load = streamed(source)
     assert names(source) == ['a "quoted" name', "two\nlines", "c"]
     assert read(load) == b"1,2,3\r\n4,5,NA\r\n"
     assert load.rows() == 2
@@ -177,7 +178,7 @@ def test_csv_columns_are_the_header_and_the_body_is_what_follows(tmp_path: Path)
 def test_csv_without_header(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "1;2\n3;4")
     source = FileSource(path, options={"header": False, "columns": ["a", "b"], "delimiter": ";"})
-    load = source.load()
+    load = streamed(source)
     assert names(source) == ["a", "b"]
     assert read(load) == b"1;2\n3;4"
     assert load.rows() == 2
@@ -199,7 +200,7 @@ def test_an_unusable_csv_header_is_refused_without_showing_it(tmp_path: Path, da
 
 
 def test_csv_that_ends_inside_quotes_fails_at_the_end(tmp_path: Path) -> None:
-    load = FileSource(write(tmp_path / "x.csv", 'a,b\n1,"x"\n2,"y')).load()
+    load = streamed(FileSource(write(tmp_path / "x.csv", 'a,b\n1,"x"\n2,"y')))
     with pytest.raises(Stopped, match="cut short") as caught:
         read(load)
     assert caught.value.stop.code is Code.SOURCE_FAILED
@@ -207,7 +208,7 @@ def test_csv_that_ends_inside_quotes_fails_at_the_end(tmp_path: Path) -> None:
 
 def test_csv_whose_header_changes_between_plan_and_load_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "a,b\n1,2\n")
-    load = FileSource(path).load()
+    load = streamed(FileSource(path))
     write(tmp_path / "x.csv", "b,a\n1,2\n")
     with pytest.raises(Stopped, match="header changed"):
         read(load)
@@ -215,10 +216,10 @@ def test_csv_whose_header_changes_between_plan_and_load_is_refused(tmp_path: Pat
 
 def test_gzip_is_decompressed_and_a_cut_archive_fails(tmp_path: Path) -> None:
     packed = gzip.compress(b"a\n" + b"1234567\n" * 100_000)
-    load = FileSource(write(tmp_path / "x.csv.gz", packed)).load()
+    load = streamed(FileSource(write(tmp_path / "x.csv.gz", packed)))
     assert len(read(load)) == 800_000
     assert load.rows() == 100_000
-    cut = FileSource(write(tmp_path / "y.csv.gz", packed[:-100])).load()
+    cut = streamed(FileSource(write(tmp_path / "y.csv.gz", packed[:-100])))
     with pytest.raises(EOFError):
         read(cut)
 
@@ -236,10 +237,10 @@ def test_compressed_files_are_decompressed_and_a_cut_one_fails(tmp_path: Path, s
             packed = bz2.compress(plain[:1000]) + bz2.compress(plain[1000:])
         case _:
             packed = lzma.compress(plain[:1000]) + lzma.compress(plain[1000:])
-    load = FileSource(write(tmp_path / f"x.csv.{suffix}", packed)).load()
+    load = streamed(FileSource(write(tmp_path / f"x.csv.{suffix}", packed)))
     assert read(load) == plain[2:]
     assert load.rows() == 100_000
-    cut = FileSource(write(tmp_path / f"y.CSV.{suffix.upper()}", packed[:-100])).load()
+    cut = streamed(FileSource(write(tmp_path / f"y.CSV.{suffix.upper()}", packed[:-100])))
     with pytest.raises((EOFError, OSError)):
         read(cut)
 
@@ -248,19 +249,19 @@ def test_files_of_a_pattern_are_one_stream_in_the_order_of_their_names(tmp_path:
     write(tmp_path / "b.csv", "x,y\n3,4")
     write(tmp_path / "a.csv", "x,y\n1,2")
     write(tmp_path / "c.csv.gz", gzip.compress(b"x,y\n5,6\n"))
-    load = FileSource(f"{tmp_path}/[abc].csv*", format="CSV").load()
+    load = streamed(FileSource(f"{tmp_path}/[abc].csv*", format="CSV"))
     assert read(load) == b"1,2\n3,4\n5,6\n"
     assert load.rows() == 3
 
     write(tmp_path / "a.jsonl", '{"x": 1}\n')
     write(tmp_path / "b.jsonl", '{"x": 2}')
-    load = FileSource(f"{tmp_path}/*.jsonl").load()
+    load = streamed(FileSource(f"{tmp_path}/*.jsonl"))
     assert read(load) == b'{"x": 1}\n{"x": 2}\n'
     assert load.rows() == 2
 
     for name, values in (("a", [1, 2]), ("b", [3])):
         parquet.write_table(pa.table({"x": values}), tmp_path / f"{name}.parquet")
-    load = FileSource(f"{tmp_path}/?.parquet").load()
+    load = streamed(FileSource(f"{tmp_path}/?.parquet"))
     assert pa.ipc.open_stream(read(load)).read_all().column("x").to_pylist() == [1, 2, 3]
     assert load.rows() == 3
 
@@ -275,7 +276,7 @@ def test_files_of_a_pattern_have_the_same_columns(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", '{"x": 1}')
     write(tmp_path / "b.jsonl", '{"y": 1}')
     with pytest.raises(Stopped, match=r"Line 1 of file 2 lacks column 'x'"):
-        read(FileSource(f"{tmp_path}/*.jsonl").load())
+        read(streamed(FileSource(f"{tmp_path}/*.jsonl")))
 
 
 def test_a_pattern_without_files_is_refused_without_showing_it(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_a_date_that_clickhouse_would_move_is_refused(tmp_path: Path) -> None:
         moment = datetime(1899, 12, 31)
         value = [moment] if pa.types.is_list(kind) else moment
         parquet.write_table(pa.table({"at": pa.array([value], kind)}), tmp_path / "x.parquet")
-        load = FileSource(str(tmp_path / "x.parquet")).load()
+        load = streamed(FileSource(str(tmp_path / "x.parquet")))
         with pytest.raises(Stopped, match="1900 to 2299") as caught:
             read(load)
         assert caught.value.stop.facts["column"] == "at"
@@ -299,7 +300,7 @@ def test_a_date_that_clickhouse_would_move_is_refused(tmp_path: Path) -> None:
 def test_a_long_csv_header_is_read_over_chunk_borders(tmp_path: Path) -> None:
     header = ",".join(f'"column\n{i:06d}"' for i in range(60_000))
     assert len(header) > CHUNK_BYTES
-    load = FileSource(write(tmp_path / "x.csv", f"{header}\nrest\n")).load()
+    load = streamed(FileSource(write(tmp_path / "x.csv", f"{header}\nrest\n")))
     assert len(load.columns) == 60_000
     assert read(load) == b"rest\n"
 
@@ -398,7 +399,7 @@ def test_json_columns_are_the_first_objects_keys_and_lines_pass_unchanged(tmp_pa
         '{"a":1e400,"b":0}',
     ]
     source = FileSource(write(tmp_path / "x.jsonl", "\ufeff" + "\n".join(lines)))
-    load = source.load()
+    load = streamed(source)
     assert names(source) == ["a", "b"]
     assert read(load).decode().splitlines() == [line.strip() for line in lines if line]
     assert load.rows() == 3
@@ -420,7 +421,7 @@ def test_json_columns_are_the_first_objects_keys_and_lines_pass_unchanged(tmp_pa
 def test_a_json_line_with_other_keys_is_refused_by_number_and_column(
     tmp_path: Path, line: str, said: str
 ) -> None:
-    load = FileSource(write(tmp_path / "x.json", f'{{"a":1,"b":2}}\n\n{line}\n')).load()
+    load = streamed(FileSource(write(tmp_path / "x.json", f'{{"a":1,"b":2}}\n\n{line}\n')))
     with pytest.raises(Stopped) as caught:
         read(load)
     assert caught.value.stop.code is Code.VALUE_REFUSED
@@ -429,7 +430,7 @@ def test_a_json_line_with_other_keys_is_refused_by_number_and_column(
 
 
 def test_json_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    load = FileSource(write(tmp_path / "x.jsonl", b'{"a":"x"}\n{"a":"\xff"}\n')).load()
+    load = streamed(FileSource(write(tmp_path / "x.jsonl", b'{"a":"x"}\n{"a":"\xff"}\n')))
     with pytest.raises(Stopped, match="Line 2"):
         read(load)
 
@@ -441,7 +442,7 @@ def test_a_json_file_without_a_key_has_no_columns(tmp_path: Path, data: str) -> 
 
 def test_large_json_lines_cross_chunk_borders(tmp_path: Path) -> None:
     lines = [json.dumps({"a": "x" * size}) for size in (1, CHUNK_BYTES - 8, CHUNK_BYTES, 3 * CHUNK_BYTES, 5)]
-    load = FileSource(write(tmp_path / "x.jsonl", "\n".join(lines))).load()
+    load = streamed(FileSource(write(tmp_path / "x.jsonl", "\n".join(lines))))
     assert read(load).decode().split("\n") == [*lines, ""]
     assert load.rows() == 5
 
@@ -458,7 +459,7 @@ def test_parquet_columns_have_the_footers_types_and_the_stream_holds_every_row(t
         }
     )
     parquet.write_table(table, tmp_path / "x.parquet", row_group_size=70_000)
-    load = FileSource(str(tmp_path / "x.parquet")).load()
+    load = streamed(FileSource(str(tmp_path / "x.parquet")))
     assert load.columns == (
         SourceColumn("id", "Nullable(Int64)"),
         SourceColumn("name", "Nullable(String)"),
@@ -483,7 +484,7 @@ def test_a_null_list_is_refused_because_it_would_become_an_empty_one(
     tmp_path: Path, value: list[object]
 ) -> None:
     parquet.write_table(pa.table({"tags": value}), tmp_path / "x.parquet")
-    load = FileSource(str(tmp_path / "x.parquet")).load()
+    load = streamed(FileSource(str(tmp_path / "x.parquet")))
     with pytest.raises(Stopped, match="'tags'") as caught:
         read(load)
     assert caught.value.stop.code is Code.VALUE_REFUSED
@@ -491,7 +492,7 @@ def test_a_null_list_is_refused_because_it_would_become_an_empty_one(
 
 def test_an_empty_parquet_file_is_an_empty_source(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"a": pa.array([], pa.int32())}), tmp_path / "x.parquet")
-    load = FileSource(str(tmp_path / "x.parquet")).load()
+    load = streamed(FileSource(str(tmp_path / "x.parquet")))
     assert load.columns == (SourceColumn("a", "Nullable(Int32)"),)
     assert pa.ipc.open_stream(read(load)).read_all().num_rows == 0
     assert load.rows() == 0
@@ -502,3 +503,26 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     stopped = stop_of(FileSource(write(tmp_path / "x.parquet", b"PAR1")))
     assert stopped.stop.code is Code.BAD_INPUT
     assert "airflow-provider-dpone[parquet]" in stopped.stop.next_action
+
+
+def test_integers_of_parquet_travel_in_the_width_of_the_table(tmp_path: Path) -> None:
+    """Readers of Python's numbers write them all as 64 bits; the table seldom has that many."""
+    parquet.write_table(
+        pa.table({"a": [1, None, -128], "b": [0, 2, 3], "c": [5, 6, 7]}), tmp_path / "x.parquet"
+    )
+    source = FileSource(str(tmp_path / "x.parquet"))
+    load = streamed(source, ["Nullable(Int8)", "LowCardinality(UInt16)", "Decimal(9, 2)"])
+    assert [column.type for column in load.columns] == [
+        "Nullable(Int8)",
+        "Nullable(UInt16)",
+        "Nullable(Int64)",
+    ]
+    found = pa.ipc.open_stream(read(load)).read_all()
+    assert [str(field.type) for field in found.schema] == ["int8", "uint16", "int64"]
+    assert found.to_pydict() == {"a": [1, None, -128], "b": [0, 2, 3], "c": [5, 6, 7]}
+    for types in (["Int8", "UInt8", "Int8"], ["UInt16", "Int8", "Int8"]):
+        parquet.write_table(pa.table({"a": [-300], "b": [1], "c": [1]}), tmp_path / "x.parquet")
+        with pytest.raises(Stopped) as caught:
+            read(streamed(source, types))
+        assert (caught.value.stop.code, caught.value.stop.facts["column"]) == (Code.VALUE_REFUSED, "a")
+        assert "300" not in str(caught.value)

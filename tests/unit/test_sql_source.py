@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import RowsLoad, SqlSource, StreamLoad, dbapi, postgres, sql_server
 from airflow_provider_dpone.sources.postgres import NoCopy, PostgresColumn, copy_stream
+from tests.streams import streamed
 
 
 class SqliteHook:
@@ -52,12 +53,6 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteHook:
     connection.commit()
     connection.close()
     return found
-
-
-def streamed(source: SqlSource, types: Sequence[str]) -> StreamLoad:
-    load = source.load()
-    assert isinstance(load, RowsLoad)
-    return load.stream(types)
 
 
 def rows_of(load: StreamLoad) -> list[dict[str, Any]]:
