@@ -40,18 +40,12 @@ class Work:
         self._connections: list[Any] = []
 
     def opened(self, connection: Any) -> None:
-        """Remember a connection, so that what it does can be interrupted.
-
-        :raises BaseException: nobody wants the source any more.
-        """
+        """Remember a connection, so that what it does can be interrupted; then as :meth:`require_wanted`."""
         self._connections.append(connection)
         self.require_wanted()
 
     def require_wanted(self) -> None:
-        """Go no further where nobody pulls any more.
-
-        :raises BaseException: that is so.
-        """
+        """Go no further where nobody pulls any more. What it raises then is for :func:`pumped` alone."""
         if self._left.is_set():
             raise _Abandoned
 
