@@ -479,14 +479,14 @@ class ClusterStaging:
         encoding: Mapping[str, str] = {}
         load = self._source_load()
         if isinstance(load, RowsLoad):
-            _require_same_names(planned.source_columns, load.columns)
+            _require_same(_column_names(planned.source_columns), _column_names(load.columns))
             load = self._stream(load, [column.target for column in planned.columns])
         match load:
             case SelectLoad(sql):
                 statement = insert_from_select(self._target.database, attempt.name, planned.columns, sql)
                 source_rows: Callable[[], int | None] = _unknown
             case StreamLoad():
-                _require_same_columns(planned.source_columns, load.columns)
+                _require_same(planned.source_columns, load.columns)
                 statement = insert_from_input(
                     self._target.database, attempt.name, planned.columns, load.format
                 )
@@ -794,14 +794,14 @@ def _names(error: ServerError, column: str) -> bool:
     )
 
 
-def _require_same_columns(planned: tuple[SourceColumn, ...], now: tuple[SourceColumn, ...]) -> None:
-    if planned != now:
+def _require_same(planned: Sequence[object], now: Sequence[object]) -> None:
+    """Compare what the plan rests on with what the source has now: its columns, or their names."""
+    if list(planned) != list(now):
         raise _stop(Code.SOURCE_FAILED, "The source's columns changed after the load was planned.")
 
 
-def _require_same_names(planned: tuple[SourceColumn, ...], now: tuple[SourceColumn, ...]) -> None:
-    if [column.name for column in planned] != [column.name for column in now]:
-        raise _stop(Code.SOURCE_FAILED, "The source's columns changed after the load was planned.")
+def _column_names(columns: Sequence[SourceColumn]) -> list[str]:
+    return [column.name for column in columns]
 
 
 def _generator(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:

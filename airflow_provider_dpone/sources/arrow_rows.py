@@ -10,7 +10,6 @@ A datetime without a time zone is taken as UTC.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -24,6 +23,7 @@ from airflow_provider_dpone.clickhouse.exact import TEXT_CARRIER, InexactTypeErr
 from airflow_provider_dpone.clickhouse.sql import SqlSyntaxError
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.arrow_checks import unfit
+from airflow_provider_dpone.sources.arrow_stream import ArrowStream
 from airflow_provider_dpone.sources.base import SourceColumn
 
 if TYPE_CHECKING:
@@ -246,11 +246,10 @@ class ArrowRows:
             (name, kind, kind.arrow(pyarrow)) for name, kind in zip(names, kinds, strict=True) if kind
         ]
         self._schema = pyarrow.schema([(name, arrow) for name, _, arrow in self._columns])
-        self._sink = io.BytesIO()
-        self._writer = pyarrow.ipc.new_stream(self._sink, self._schema)
+        self._stream = ArrowStream(pyarrow, self._schema)
 
-    def encode(self, rows: Sequence[Sequence[Any]]) -> memoryview:
-        """Return the bytes of a batch. They are valid until the next call.
+    def encode(self, rows: Sequence[Sequence[Any]]) -> bytes:
+        """Return the bytes of a batch.
 
         :raises Stopped: ``VALUE_REFUSED``: a value doesn't fit its column exactly.
         """
@@ -261,14 +260,12 @@ class ArrowRows:
             self._array(name, kind, arrow, values)
             for (name, kind, arrow), values in zip(self._columns, columns, strict=True)
         ]
-        self._writer.write_batch(self._pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
         self.rows += len(rows)
-        return self._taken()
+        return self._stream.encoded(self._pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
 
-    def end(self) -> memoryview:
+    def end(self) -> bytes:
         """Return the bytes that end the stream."""
-        self._writer.close()
-        return self._taken()
+        return self._stream.end()
 
     def _array(self, name: str, kind: Kind, arrow: Any, values: Sequence[Any]) -> Any:
         try:
@@ -285,12 +282,6 @@ class ArrowRows:
         if (found := unfit(array)) is not None:
             raise _misfit(name, found)
         return array
-
-    def _taken(self) -> memoryview:
-        data = self._sink.getvalue()
-        self._sink.seek(0)
-        self._sink.truncate()
-        return memoryview(data)
 
 
 def _misfit(name: str, what: str) -> Stopped:

@@ -124,6 +124,11 @@ class Source(Protocol):
         """
 
 
+def driver(connection: Any) -> str:
+    """Return the name of the package from which a connection comes."""
+    return type(connection).__module__.partition(".")[0]
+
+
 def pieces(data: bytes | memoryview, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Cut ``data`` into chunks of at most ``size`` bytes."""
     view = memoryview(data)

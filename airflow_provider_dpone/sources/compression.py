@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.sources.arrow_stream import require_pyarrow
 from airflow_provider_dpone.sources.base import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -101,16 +102,7 @@ def _xz(file: _Packed) -> Any:
 
 def _zstd(file: _Packed) -> Any:
     """Zstandard is in pyarrow; the standard library has it from Python 3.14 on."""
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-    except ImportError:
-        raise Stopped(
-            Stop(
-                Code.BAD_INPUT,
-                "Reading a .zst file needs pyarrow, which is not installed here.",
-                next_action='Install it on every worker: pip install "airflow-provider-dpone[parquet]".',
-            )
-        ) from None
+    pyarrow = require_pyarrow("Reading a .zst file")
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
 
 

@@ -13,17 +13,15 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, time
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import postgres_session
 from airflow_provider_dpone.sources.arrow_rows import ArrowRows, source_columns
-from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
+from airflow_provider_dpone.sources.arrow_stream import require_pyarrow
+from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad, driver
 from airflow_provider_dpone.sources.one_select import one_select
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
@@ -101,11 +99,6 @@ def query_on(hook: Hook, sql: str, parameters: Parameters) -> Query:
     :raises Stopped: ``BAD_INPUT``: it is not exactly one SELECT.
     """
     return Query(hook, one_select(sql, str(getattr(hook, "conn_type", ""))), parameters)
-
-
-def driver(connection: Any) -> str:
-    """Return the name of the package from which a connection comes."""
-    return type(connection).__module__.partition(".")[0]
 
 
 def column_names(query: Query) -> tuple[str, ...]:
@@ -286,25 +279,6 @@ def _row_count(cursor: Any) -> int | None:
         return None
     said = getattr(cursor, "rowcount", None)
     return said if isinstance(said, int) and 0 <= said < _MOST_ROWS else None
-
-
-def require_pyarrow(doing: str) -> ModuleType:
-    """Return pyarrow.
-
-    :raises Stopped: ``BAD_INPUT``: it is not installed.
-    """
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-    except ImportError:
-        raise Stopped(
-            Stop(
-                Code.BAD_INPUT,
-                f"{doing} needs pyarrow, which is not installed here.",
-                next_action='Install it on every worker: pip install "airflow-provider-dpone[parquet]".',
-            )
-        ) from None
-    found: ModuleType = pyarrow
-    return found
 
 
 def described(names: Sequence[str]) -> tuple[SourceColumn, ...]:

@@ -44,7 +44,7 @@ def one_select(sql: str, conn_type: str) -> str:
     :param conn_type: the type of the connection on which it will run, which decides how texts are quoted.
     :raises Stopped: ``BAD_INPUT``: it is not exactly one SELECT.
     """
-    words: list[str] = []
+    first = ""
     at_top: list[str] = []
     depth = end = 0
     ended = False
@@ -63,17 +63,18 @@ def one_select(sql: str, conn_type: str) -> str:
             case ")":
                 depth -= 1
             case _ if token[0].isalpha() and token.isidentifier():
-                words.append(token.upper())
+                word = token.upper()
+                first = first or word
                 if depth == 0:
-                    at_top.append(token.upper())
+                    at_top.append(word)
             case _ if token[0] in _UNFINISHED and len(token) == 1:
                 raise _refused("has a quote without an end")
     if depth:
         raise _refused("leaves a bracket open")
-    if not words or words[0] not in _READS:
+    if first not in _READS:
         raise _refused("must be one SELECT (it may begin with WITH)")
     # Behind the common tables of a WITH, the first verb is the statement's. Elsewhere REPLACE is a function.
-    verb = next((word for word in at_top if word in _VERBS), words[0])
+    verb = next((word for word in at_top if word in _VERBS), first)
     if verb in _WRITES or "INTO" in at_top:
         raise _refused(f"must only read, and has {verb if verb in _WRITES else 'INTO'}")
     return sql[:end].strip()

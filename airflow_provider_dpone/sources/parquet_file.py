@@ -10,7 +10,6 @@ dictionary, and grows when it is decoded; so the dictionaries are looked at befo
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from airflow_provider_dpone.clickhouse.column_types import arrow_carrier, column_type
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.arrow_checks import unfit
+from airflow_provider_dpone.sources.arrow_stream import ArrowStream, require_pyarrow
 from airflow_provider_dpone.sources.base import RowsLoad, SourceColumn, StreamLoad
 from airflow_provider_dpone.sources.csv_file import Open
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
@@ -48,7 +48,9 @@ def rows(files: Sequence[Open]) -> RowsLoad:
     :raises Stopped: ``BAD_INPUT``: pyarrow is not installed, or the files' columns differ.
         ``TYPE_NOT_EXACT``: a column has a type that ClickHouse can't take exactly.
     """
-    pyarrow, parquet = _pyarrow()
+    pyarrow = require_pyarrow("Reading Parquet")
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
     schemas = [_schema(parquet, opened) for opened in files]
     schema = schemas[0]
     for number, other in enumerate(schemas, start=1):
@@ -60,7 +62,7 @@ def rows(files: Sequence[Open]) -> RowsLoad:
 
 
 def _stream(pyarrow: ModuleType, files: Sequence[Open], schema: Any, types: Sequence[str]) -> StreamLoad:
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     sent = pyarrow.schema(
         [
@@ -75,21 +77,18 @@ def _stream(pyarrow: ModuleType, files: Sequence[Open], schema: Any, types: Sequ
         nonlocal given
         given = None
         count = 0
-        sink = io.BytesIO()
-        with pyarrow.ipc.new_stream(sink, sent) as writer:
-            for opened in files:
-                with opened() as file:
-                    for batch in _batches(parquet, file, schema):
-                        values = [
-                            _decoded(pyarrow, field, column)
-                            for field, column in zip(sent, batch.columns, strict=True)
-                        ]
-                        whole = pyarrow.RecordBatch.from_arrays(values, schema=sent)
-                        for piece in _pieces(whole):
-                            writer.write_batch(piece)
-                            count += piece.num_rows
-                            write(_taken(sink))
-        write(_taken(sink))
+        stream = ArrowStream(pyarrow, sent)
+        for opened in files:
+            with opened() as file:
+                for batch in _batches(parquet, file, schema):
+                    values = [
+                        _decoded(pyarrow, field, column)
+                        for field, column in zip(sent, batch.columns, strict=True)
+                    ]
+                    for piece in _pieces(pyarrow.RecordBatch.from_arrays(values, schema=sent)):
+                        write(stream.encoded(piece))
+                        count += piece.num_rows
+        write(stream.end())
         given = count
 
     return StreamLoad("ArrowStream", {}, columns, lambda: pumped(produce), lambda: given)
@@ -111,10 +110,12 @@ def _batches(parquet: ModuleType, file: BinaryIO, schema: Any) -> Iterator[Any]:
     if not plain.schema_arrow.equals(schema):
         raise Stopped(Stop(Code.BAD_INPUT, "The file's columns changed while it was staged."))
     leaves = [plain.schema.column(at) for at in range(len(plain.schema))]
-    # Both readers tell what the plain one doesn't: the dictionaries, and times that nanoseconds can't hold.
-    encoded = reader(read_dictionary=[leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"])
+    # Both readers tell what the plain one doesn't: the dictionaries, and times that nanoseconds can't hold. The footer
+    # is read once: it may be large, and far away.
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    encoded = reader(read_dictionary=texts, metadata=plain.metadata)
     old_times = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
-    seconds = reader(coerce_int96_timestamp_unit="s") if old_times else None
+    seconds = reader(coerce_int96_timestamp_unit="s", metadata=plain.metadata) if old_times else None
     for group in range(plain.metadata.num_row_groups):
         rows = _batch_rows(plain.metadata.row_group(group), leaves, encoded, group)
         if seconds is not None:
@@ -200,21 +201,6 @@ def _pieces(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, rows)
 
 
-def _pyarrow() -> tuple[ModuleType, ModuleType]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise Stopped(
-            Stop(
-                Code.BAD_INPUT,
-                "Reading Parquet needs pyarrow, which is not installed here.",
-                next_action='Install the extra on every worker: pip install "airflow-provider-dpone[parquet]".',
-            )
-        ) from None
-    return pyarrow, parquet
-
-
 def _column(field: Any) -> SourceColumn:
     carrier = arrow_carrier(str(field.type))
     if carrier is None:
@@ -248,10 +234,3 @@ def _require_nanoseconds(name: str, seconds: Any) -> None:
 
 def _value_refused(name: str, what: str) -> Stopped:
     return Stopped(Stop(Code.VALUE_REFUSED, f"Column {name!r} holds {what}.", facts={"column": name}))
-
-
-def _taken(sink: io.BytesIO) -> bytes:
-    data = sink.getvalue()
-    sink.seek(0)
-    sink.truncate()
-    return data

@@ -3,8 +3,8 @@
 COPY's text format is ClickHouse's TabSeparated: the same escapes, the same ``\\N``. Each column is read in the
 type that PostgreSQL gave it, so every text is in range, and ClickHouse converts it to the table's type by the
 rules of :mod:`~airflow_provider_dpone.clickhouse.exact`. Three kinds of values have no common spelling and
-are written otherwise by the SELECT inside the COPY: bytes as hex digits, arrays as JSON, and a timestamp
-without a time zone as one in UTC.
+are written otherwise by the SELECT inside the COPY: bytes as hex digits, arrays as JSON, and timestamps as
+their text in UTC.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from airflow_provider_dpone.clickhouse.exact import (
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import postgres_session
-from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad
-from airflow_provider_dpone.sources.dbapi import Query, checked_names, driver
+from airflow_provider_dpone.sources.base import SourceColumn, StreamLoad, driver
+from airflow_provider_dpone.sources.dbapi import Query, checked_names
 from airflow_provider_dpone.sources.pump import Work, Write, pumped
 
 COPY_DRIVERS: Final = postgres_session.DRIVERS
@@ -216,7 +216,7 @@ def _copied(column: PostgresColumn, target: str) -> _Copied:
     """
     name, source = column.name, quoted(column.name)
     kind = column_type(target)
-    if (column.array or kind.name == "Array") and not _same_rule(column, kind):
+    if not _same_rule(column, kind):
         raise _no_way(column, target)
     if column.array and kind.name == "Array":
         # A timestamp without a zone is one in UTC, which is the session's zone.
@@ -233,8 +233,6 @@ def _copied(column: PostgresColumn, target: str) -> _Copied:
         found = SourceColumn(name, "Array(Nullable(String))", Encoding.JSON_ARRAY)
     elif column.array:
         expression, found = source, SourceColumn(name, TEXT_CARRIER)
-    elif not _same_rule(column, kind):
-        raise _no_way(column, target)
     elif column.type == "bytea":
         expression = f"pg_catalog.encode({source}, 'hex')"
         found = SourceColumn(name, TEXT_CARRIER, Encoding.HEX)
@@ -274,7 +272,7 @@ def _moment(kind: str, source: str) -> str:
 
 
 _FLOATS: Final = frozenset(("Float32", "Float64", "BFloat16"))
-_OWN_FLOAT: Final = {"float4": "Float32", "float8": "Float64"}
+_OWN_FLOATS: Final = frozenset(("float4", "float8"))
 
 
 def _same_rule(column: PostgresColumn, kind: ColumnType) -> bool:
@@ -291,10 +289,9 @@ def _same_rule(column: PostgresColumn, kind: ColumnType) -> bool:
         ((_, element),) = kind.elements
         if element.name == "Array":
             return False
-        number = column.type in {*_WHOLE, *_OWN_FLOAT, "numeric"}
-        if number and element.name in _FLOATS:
-            return _OWN_FLOAT.get(column.type) == element.name
-        return column.type not in _OWN_FLOAT or element.name in _FLOATS
+        if element.name in _FLOATS and column.type in {*_WHOLE, "numeric"}:
+            return False
+        return column.type not in _OWN_FLOATS or _TYPED[column.type] == element.name
     match column.type:
         case "numeric" if column.typed is None:
             return kind.name not in _FLOATS

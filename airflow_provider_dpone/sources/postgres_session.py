@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any, Final
 
+from airflow_provider_dpone.sources.base import driver
+
 DRIVERS: Final = ("psycopg2", "psycopg")
 """Packages whose connections lead to PostgreSQL, or to what speaks its protocol."""
 
@@ -23,12 +25,13 @@ It ends with the transaction: behind a pooler the session is somebody else's nex
 
 def begin(connection: Any) -> None:
     """Begin the transaction on a new connection."""
-    if type(connection).__module__.startswith("psycopg2"):
+    is_psycopg2 = driver(connection) == "psycopg2"
+    if is_psycopg2:
         # By its own method, since it goes on encoding SQL as it did before a SET.
         connection.set_client_encoding("UTF8")
     connection.autocommit = False
     with closing(connection.cursor()) as cursor:
         for statement in _SESSION:
             cursor.execute(statement)
-        if not type(connection).__module__.startswith("psycopg2"):
+        if not is_psycopg2:
             cursor.execute("SET LOCAL client_encoding TO 'UTF8'")

@@ -18,6 +18,7 @@ from airflow_provider_dpone.sources.base import (
     SelectLoad,
     SourceColumn,
     StreamLoad,
+    driver,
 )
 from airflow_provider_dpone.values import FrozenMapping
 
@@ -84,7 +85,7 @@ class SqlSource:
 
         query = dbapi.query_on(dbapi.hook_of(self.conn_id), self.sql, _for_driver(self.parameters))
         with closing(query.connect()) as connection:
-            package = dbapi.driver(connection)
+            package = driver(connection)
             if package not in postgres.COPY_DRIVERS:
                 why = f"there is no faster way for the driver {package}"
                 if package in sql_server.DRIVERS:

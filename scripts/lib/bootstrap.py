@@ -249,6 +249,39 @@ def install_checkout(root: Path) -> None:
     stamp.write_text(fingerprint)
 
 
+# --- Debian packages without root ------------------------------------------------------
+
+
+def require_apt(missing: str, by_other_means: str) -> None:
+    """Stop where Debian packages can't be downloaded.
+
+    Raises:
+        SetupError: that is so.
+    """
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise SetupError(
+            f"{missing} is missing, and it can only be installed where there is apt-get (Debian, Ubuntu). "
+            f"Install {by_other_means} by other means."
+        )
+
+
+def private_apt(home: Path) -> list[str]:
+    """An apt-get whose lists and archives are in a folder of ours, emptied before; its lists are up to date."""
+    shutil.rmtree(home, ignore_errors=True)
+    for folder in ("lists/partial", "archives/partial", "unpacked"):
+        (home / folder).mkdir(parents=True)
+    own_state = {"Dir::State::Lists": "lists", "Dir::Cache": ".", "Dir::Cache::archives": "archives"}
+    apt = ["apt-get", "-q", *(f"-o{name}={home / folder}" for name, folder in own_state.items())]
+    run([*apt, "update"])
+    return apt
+
+
+def unpack_debs(home: Path) -> None:
+    """Unpack the archives of such an apt-get into the folder ``unpacked`` beside them."""
+    for deb in sorted((home / "archives").glob("*.deb")):
+        run(["dpkg", "-x", str(deb), str(home / "unpacked")])
+
+
 # --- ZooKeeper -----------------------------------------------------------------------
 
 
@@ -267,24 +300,14 @@ def unpacked_zookeeper(root: Path) -> ZooKeeper:
     Raises:
         SetupError: this machine cannot download Debian packages either.
     """
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise SetupError(
-            "ZooKeeper is missing, and it can only be installed where there is apt-get (Debian, Ubuntu). "
-            f"Install Java and ZooKeeper's jars in {SYSTEM_JARS} by other means."
-        )
+    require_apt("ZooKeeper", f"Java and ZooKeeper's jars in {SYSTEM_JARS}")
     home = root / ".cache" / "zookeeper"
-    shutil.rmtree(home, ignore_errors=True)
     with timed(
         "unpacking Java and ZooKeeper into .cache/zookeeper (as root, Debian packages would be installed)"
     ):
-        for folder in ("lists/partial", "archives/partial", "debs", "unpacked"):
-            (home / folder).mkdir(parents=True)
-        own_state = {"Dir::State::Lists": "lists", "Dir::Cache": ".", "Dir::Cache::archives": "archives"}
-        apt = ["apt-get", "-q", *(f"-o{name}={home / folder}" for name, folder in own_state.items())]
-        run([*apt, "update"])
-        run([*apt, "download", *ZOOKEEPER_DEBS], cwd=home / "debs")
-        for deb in sorted((home / "debs").glob("*.deb")):
-            run(["dpkg", "-x", str(deb), str(home / "unpacked")])
+        apt = private_apt(home)
+        run([*apt, "download", *ZOOKEEPER_DEBS], cwd=home / "archives")
+        unpack_debs(home)
         java = shutil.which("java")
         if java is None:
             pip = [str(root / ".venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
@@ -348,27 +371,14 @@ def unpacked_postgres(root: Path) -> Postgres:
     Raises:
         SetupError: this machine cannot download Debian packages either.
     """
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise SetupError(
-            "PostgreSQL is missing, and it can only be installed where there is apt-get (Debian, Ubuntu). "
-            f"Install a server in {SYSTEM_POSTGRES}/<version>/bin by other means."
-        )
+    require_apt("PostgreSQL", f"a server in {SYSTEM_POSTGRES}/<version>/bin")
     home = root / ".cache" / "postgres"
-    shutil.rmtree(home, ignore_errors=True)
     with timed("unpacking PostgreSQL into .cache/postgres (as root, Debian packages would be installed)"):
-        for folder in ("lists/partial", "archives/partial", "unpacked"):
-            (home / folder).mkdir(parents=True)
-        own_state = {"Dir::State::Lists": "lists", "Dir::Cache": ".", "Dir::Cache::archives": "archives"}
-        apt = [
-            "apt-get",
-            "-q",
-            "-oDebug::NoLocking=1",
-            *(f"-o{name}={home / folder}" for name, folder in own_state.items()),
-        ]
-        run([*apt, "update"])
-        run([*apt, "install", "--download-only", "-y", "--no-install-recommends", "postgresql"])
-        for deb in sorted((home / "archives").glob("*.deb")):
-            run(["dpkg", "-x", str(deb), str(home / "unpacked")])
+        apt = private_apt(home)
+        # It asks for the lock of the machine's packages, although it only downloads.
+        unlocked = "-oDebug::NoLocking=1"
+        run([*apt, unlocked, "install", "--download-only", "-y", "--no-install-recommends", "postgresql"])
+        unpack_debs(home)
     programs = newest_postgres(home / "unpacked" / SYSTEM_POSTGRES.relative_to("/"))
     if programs is None:
         raise SetupError("the Debian packages of postgresql hold no server")

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import dbapi
+from airflow_provider_dpone.sources.base import driver as package_of
 from airflow_provider_dpone.values import MiB
 from tests.cluster import LocalCluster, wait_until
 from tests.integration.source_site import busy, choose, source
@@ -329,5 +330,5 @@ def test_the_connection_is_that_of_airflows_own_hook(
 ) -> None:
     choose(monkeypatch, driver)
     connection = dbapi.hook_of("pg").get_conn()
-    assert dbapi.driver(connection) == driver
+    assert package_of(connection) == driver
     connection.close()
