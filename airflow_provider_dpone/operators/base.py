@@ -76,7 +76,9 @@ class RefreshOperator(BaseOperator):
         from airflow_provider_dpone.composition import connect
         from airflow_provider_dpone.operators.context import about, writer
 
-        return connect(refresh, writer=writer(context), about=about(context), log=self._say)
+        return connect(
+            refresh, writer=writer(context), about=about(context, refresh.clickhouse_conn_id), log=self._say
+        )
 
     def _say(self, message: str) -> None:
         self.log.info("%s", message)
