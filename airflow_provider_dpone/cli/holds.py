@@ -20,8 +20,8 @@ from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.commands import CommandTarget, fitting_commands
 from airflow_provider_dpone.publication.explain import Explanation
-from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
+from airflow_provider_dpone.publication.telling import told_blocker
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
 from airflow_provider_dpone.routes.ports import Ports, Target
@@ -201,7 +201,9 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.queue is not None
         ],
     )
-    yield from _section("What blocks the queue", [_blocking(one) for one in found.blocked])
+    yield from _section(
+        "What blocks the queue", [told_blocker(one, when(one.since)) for one in found.blocked]
+    )
     yield from _section("Warning", found.warnings)
     yield from _section("Readers", (found.readers,))
     yield from _section("Safe next", found.next)
@@ -215,15 +217,6 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
     )
     yield from _section("Commands", _commands(args, found))
     yield from _section("Never", found.never)
-
-
-def _blocking(one: Blocker) -> str:
-    who = "this provider" if one.ours else "somebody else"
-    through = f" through {one.initiator}" if one.initiator else ""
-    return (
-        f"{one.replica}: {one.entry}, queued by {who}{through} at {when(one.since)}, is {one.status or 'unknown'}"
-        " and comes first"
-    )
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
@@ -213,6 +214,14 @@ class EvidenceReader:
                 entry = load_entry(objects.read(folder / name))
                 if isinstance(entry, Entry) and isinstance(entry.body, Admission):
                     yield entry, entry.body
+
+
+def clusters(root: ObjectStoragePath) -> list[str]:
+    """Return the clusters that have evidence.
+
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+    """
+    return [unquote(name) for name in objects.names(root)]
 
 
 def state_of(names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow.sdk import BaseOperator
 
 from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.links.receipt import ReceiptLink
 from airflow_provider_dpone.values import ClusterRefresh
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class RefreshOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("refresh",)
+    operator_extra_links = (ReceiptLink(),)
 
     def __init__(self, *, refresh: RefreshArgument, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Body,
@@ -68,3 +69,16 @@ def told_writer(entry: Entry) -> str:
     if "operator" in about:
         return str(about["operator"])
     return f"{about['task_id']}, try {about['try_number']}" if "task_id" in about else entry.writer
+
+
+def told_blocker(one: Blocker, since: str) -> str:
+    """Return in a line what a replica has to finish before an entry of ours.
+
+    :param since: when it was queued, for people.
+    """
+    who = "this provider" if one.ours else "somebody else"
+    through = f" through {one.initiator}" if one.initiator else ""
+    return (
+        f"{one.replica}: {one.entry}, queued by {who}{through} at {since}, is {one.status or 'unknown'}"
+        " and comes first"
+    )
