@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -28,6 +28,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._environment.filters["ticked"] = ticked
 
     def render(self, template: str, **values: Any) -> str:
         """Return a page's HTML."""
@@ -66,6 +67,16 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in _SHOWN_AS_CODE else c for c in text)
+
+
+def ticked(text: str) -> Markup:
+    """Return text as HTML in which what stands between backticks is code, as the texts of the stable codes mean it."""
+    parts = [escape(plain(part)) for part in text.split("`")]
+    if len(parts) % 2 == 0:
+        return escape(plain(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def _finalize(value: Any) -> Any:
