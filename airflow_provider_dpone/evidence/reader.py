@@ -30,6 +30,7 @@ SHORTEST_PREFIX: Final = 8
 """Fewest characters of an operation's id by which it is found."""
 
 _STORED: Final = "stored-"
+_TELLING: Final = tuple(f"{kind}." for kind in (CompareAndSwapOutcome.kind, StoredReceipt.kind, Staged.kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +134,22 @@ class EvidenceReader:
 
     def listed(self) -> Iterator[tuple[ObjectStoragePath, IndexName]]:
         """Yield the entries of the list, newest first. An operation has one for each attempt."""
-        index = self.folder / INDEX
-        for day in reversed(objects.names(index)):
-            for name in reversed(objects.names(index / day)):
-                if (parsed := IndexName.parse(name)) is not None:
-                    yield index / day / name, parsed
+        for name in self.index_names():
+            yield self.folder / INDEX / name.day / str(name), name
 
-    def indexed(self, path: ObjectStoragePath) -> Indexed | None:
+    def index_names(self) -> Iterator[IndexName]:
+        """Yield the names of the entries of the list, newest first. No entry is read."""
+        for day in reversed(objects.names(self.folder, INDEX)):
+            for name in reversed(objects.names(self.folder, f"{INDEX}/{day}")):
+                if (parsed := IndexName.parse(name)) is not None:
+                    yield parsed
+
+    def indexed(self, name: IndexName) -> Indexed | None:
         """Return what an entry of the list says; its owner from the trail's admission, where the entry lacks it.
 
-        :param path: as :meth:`listed` yields it.
+        :param name: as :meth:`index_names` yields it.
         """
-        found = load_indexed(objects.read(path))
+        found = load_indexed(objects.read(self.folder, f"{INDEX}/{name.day}/{name}"))
         if found is None or found.owner is not None:
             return found
         admissions = self._admissions(self.folder / found.operation_id)
@@ -152,7 +157,7 @@ class EvidenceReader:
 
     def names(self, operation_id: str) -> list[str]:
         """Return the names of one operation's trail, which tell its state; none if there is no trail."""
-        return objects.names(self.folder / operation_id)
+        return objects.names(self.folder, operation_id)
 
     def operation_ids(self) -> list[str]:
         """Return every operation that has a trail. It lists all of them."""
@@ -226,7 +231,8 @@ def clusters(root: ObjectStoragePath) -> list[str]:
 
 def state_of(names: Iterable[str]) -> str:
     """Return how far an operation came, from the names of its trail alone."""
-    parsed = [name for name in map(EntryName.parse, names) if name is not None]
+    telling = [name for name in names if name.startswith(_TELLING)]
+    parsed = [name for name in map(EntryName.parse, telling) if name is not None]
     stored = [
         (name.version, name.word.removeprefix(_STORED))
         for name in parsed

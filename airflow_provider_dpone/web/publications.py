@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from airflow_provider_dpone.evidence.layout import IndexName
 from airflow_provider_dpone.evidence.reader import EvidenceReader, Indexed, Trail, state_of
@@ -23,9 +23,6 @@ from airflow_provider_dpone.web.view import (
     recorded,
     status_of,
 )
-
-if TYPE_CHECKING:
-    from airflow.sdk import ObjectStoragePath
 
 MOST_SEARCHED: Final = 5_000
 """How many operations are searched, the newest first."""
@@ -127,7 +124,6 @@ class OfTask:
 class _Place:
     cluster: str
     reader: EvidenceReader
-    path: ObjectStoragePath
     name: IndexName
 
     @property
@@ -269,7 +265,7 @@ class Publications:
         """The entries of the list, newest first, over all clusters."""
 
         def of(name: str, reader: EvidenceReader) -> Iterator[_Place]:
-            return (_Place(name, reader, path, entry) for path, entry in reader.listed())
+            return (_Place(name, reader, entry) for entry in reader.index_names())
 
         lists = [of(name, reader) for name, reader in readers.items() if cluster in ("", name)]
         return heapq.merge(*lists, key=lambda place: place.name.at, reverse=True)
@@ -278,7 +274,7 @@ class Publications:
         key = (place.cluster, str(place.name))
         if (known := self._indexed.get(key)) is not None:
             return known
-        found = place.reader.indexed(place.path)
+        found = place.reader.indexed(place.name)
         if found is not None and found.owner is not None:
             _keep(self._indexed, key, found)
         return found

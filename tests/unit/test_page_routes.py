@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_provider_dpone.evidence import objects
+from airflow_provider_dpone.evidence.layout import cluster_folder
 from airflow_provider_dpone.evidence.reader import EvidenceReader
+from airflow_provider_dpone.evidence.store import write_index
 from airflow_provider_dpone.publication.explain import Explanation
 from airflow_provider_dpone.publication.identity import OPERATOR, ROLLBACK
 from airflow_provider_dpone.publication.record import Owner, Phase
@@ -32,12 +36,17 @@ from airflow_provider_dpone.publication.trail import Admission, OperatorAction, 
 from airflow_provider_dpone.routes.ports import Target
 from airflow_provider_dpone.web.app import create_app
 from airflow_provider_dpone.web.live import LiveReader
-from airflow_provider_dpone.web.publications import Publications
+from airflow_provider_dpone.web.publications import Filter, Publications
 from tests.unit.builders import COMMITTED, PENDING, in_phase
-from tests.unit.page_trails import Evidence, about, explained, held, history
+from tests.unit.page_trails import START, Evidence, about, admission, explained, held, history
 
 READABLE, SECRET = "orders_daily", "salaries"
 HOSTILE = "<img src=x onerror=alert(1)>'\"</script><script>alert(2)</script>{{ 7*7 }}\u202etxt"
+
+
+def manager() -> SimpleAuthManager:
+    made: SimpleAuthManager = PickyAuthManager()  # type: ignore[no-untyped-call]
+    return made
 
 
 class PickyAuthManager(SimpleAuthManager):
@@ -113,9 +122,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(RevokedToken, "is_revoked", lambda _: False)
     monkeypatch.setattr(DagModel, "get_team_name", lambda _: None)
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
-    manager = PickyAuthManager()
-    monkeypatch.setattr(_AuthManagerState, "instance", manager)
-    return Site(ObjectStoragePath((tmp_path / "evidence").as_uri()), manager)
+    made = manager()
+    monkeypatch.setattr(_AuthManagerState, "instance", made)
+    return Site(ObjectStoragePath((tmp_path / "evidence").as_uri()), made)
 
 
 def receipt_path(operation_id: str, dag_id: str = READABLE) -> str:
@@ -150,7 +159,7 @@ def test_a_bad_cookie_or_token_is_refused(site: Site, route: str) -> None:
 
 def test_a_user_without_a_role_is_refused(site: Site) -> None:
     site.add("a")
-    nobody = site._client(PickyAuthManager(), "eve", "")
+    nobody = site._client(manager(), "eve", "")
     assert nobody.get(receipt_path("a" * 64)).status_code == 403
     assert nobody.get(task_path("stage")).status_code == 403
     assert "mart.orders" not in nobody.get("/dpone/").text
@@ -246,18 +255,21 @@ class Elements(HTMLParser):
         super().__init__()
         self.names: list[str] = []
         self.text = ""
+        self.values = ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.names.append(tag)
+        self.values += "".join(value or "" for _, value in attrs)
 
     def handle_data(self, data: str) -> None:
         self.text += data
 
 
 def test_hostile_text_stays_text(site: Site) -> None:
-    owner = Owner(HOSTILE, HOSTILE, HOSTILE, -1)
-    hostile = {
+    # Airflow allows no slash in the id of a DAG, and little else.
+    owner = Owner(HOSTILE.replace("/", "|"), HOSTILE, HOSTILE, -1)
+    hostile: dict[str, Any] = {
         "table": HOSTILE,
         "database": HOSTILE,
         "order_key": HOSTILE,
@@ -270,7 +282,7 @@ def test_hostile_text_stays_text(site: Site) -> None:
     assert isinstance(admitted, Admission)
     action = OperatorAction(HOSTILE, HOSTILE, HOSTILE, Phase.BOUND, 5, 7, "ab" * 16)
     warned = replace(admitted, warnings=(HOSTILE,), schema_difference=(HOSTILE,))
-    site.evidence.write(operation, [warned, action], {"operator": HOSTILE})
+    site.evidence.write(operation, [warned, action], {"operator": HOSTILE, "conn_id": HOSTILE})
     stop = Stop(Code.PARTIAL_TERMINAL, HOSTILE, next_action=HOSTILE)
     of = in_phase(Phase.TERMINAL, owner=owner, operation_id=operation, **hostile)
     shown = replace(explained(of, PENDING, PENDING), stop=stop, readers=HOSTILE, happened=(HOSTILE,))
@@ -281,13 +293,13 @@ def test_hostile_text_stays_text(site: Site) -> None:
     ]
     ((href),) = re.findall(r'href="\./(dags/[^"]+)"', pages[0])
     pages.append(site.viewer.get(f"/dpone/{href}").text)
-    assert "On hold" in pages[-1]
+    assert "On hold" in pages[-1], Elements(pages[-1]).text
     for html in pages:
         page = Elements(html)
         assert page.names.count("script") == 1
         assert "img" not in page.names
-        assert "<img src=x" in page.text or HOSTILE in html.split("value=")[0]
-        assert "{{ 7*7 }}" in html or "{{ 7*7 }}" in page.text
+        assert "<img src=x" in page.text + page.values
+        assert "{{ 7*7 }}" in page.text + page.values
         # What turns the reading direction is shown as what it is.
         assert "\u202e" not in html
         assert "\\u202e" in html
@@ -436,23 +448,32 @@ MOST_SECONDS = 0.3
 def test_a_thousand_publications_are_listed_in_a_moment(
     tmp_path: Path, targets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best of three looks counts, each by a process that knows nothing yet: the machine has other work."""
+    """The processor's time of the best of three looks counts, each by a page that knows nothing yet."""
     monkeypatch.setattr("os.fsync", lambda _: None)
     root = ObjectStoragePath((tmp_path / "evidence").as_uri())
     evidence = Evidence(root)
-    for number in range(1000):
-        state = Phase.BOUND if number % 200 == 0 else Phase.COMPLETED
+    pattern = f"{0:064x}"
+    evidence.write(pattern, history(Phase.COMPLETED, table="t0"), about(Owner("dag_0", "run-0", "stage", -1)))
+    folder = tmp_path / "evidence" / "analytics"
+    for number in range(1, 1000):
+        operation, table = f"{number:064x}", f"t{number % targets}"
         owner = Owner(f"dag_{number % 30}", f"run-{number}", "stage", -1)
-        bodies = history(state, owner=owner, table=f"t{number % targets}")
-        evidence.write(f"{number:064x}", bodies, about(owner))
+        if number % 200 == 199:
+            evidence.write(operation, history(Phase.BOUND, owner=owner, table=table), about(owner))
+            continue
+        # A trail is as long as its names; only the list's own entry is read of one that has ended.
+        (folder / operation).mkdir()
+        for file in (folder / pattern).iterdir():
+            os.link(file, folder / operation / file.name)
+        body = admission(in_phase(Phase.PREPARED, owner=owner, table=table))
+        at = START + timedelta(minutes=number)
+        write_index(cluster_folder(root, "analytics"), operation, at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), body)
     spent = []
     for _ in range(3):
         fresh = Publications(lambda: {"analytics": EvidenceReader(root, "analytics")})
-        from airflow_provider_dpone.web.publications import Filter
-
-        before = time.perf_counter()
+        before = time.process_time()
         found = fresh.overview(Filter(), lambda _: True)
-        spent.append(time.perf_counter() - before)
+        spent.append(time.process_time() - before)
         assert len(found.rows) == 50
     assert min(spent) < MOST_SECONDS, spent
 
@@ -536,7 +557,7 @@ def test_a_slow_cluster_holds_up_neither_its_page_nor_another(site: Site) -> Non
 
 
 def test_evidence_that_cannot_be_read_is_said_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> list[str]:
+    def fail(*_: object) -> list[str]:
         raise objects.unavailable("listing ended with PermissionError")
 
     monkeypatch.setattr(objects, "names", fail)
@@ -546,7 +567,7 @@ def test_evidence_that_cannot_be_read_is_said_so(site: Site, monkeypatch: pytest
 
 
 def test_an_unexpected_error_keeps_its_text_for_the_log(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> list[str]:
+    def fail(*_: object) -> list[str]:
         raise RuntimeError("password=hunter2")
 
     monkeypatch.setattr(objects, "names", fail)

@@ -16,6 +16,7 @@ from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code
 from airflow_provider_dpone.publication.trail import (
+    Classification,
     CleanupStep,
     CompareAndSwapOutcome,
     OperatorAction,
@@ -169,6 +170,7 @@ def test_a_reason_that_the_record_has_left_behind_counts_no_more() -> None:
 
 def test_a_reason_that_this_release_does_not_know_is_named() -> None:
     (last,) = held(Code.PARTIAL_TERMINAL, in_phase(Phase.TERMINAL), COMMITTED, PENDING)
+    assert isinstance(last, Classification)
     shown = page([*history(Phase.TERMINAL), replace(last, aggregate="SOMETHING_NEW")])
     assert shown.status.tone is Tone.HOLD
     assert "SOMETHING_NEW" in shown.what[0]
