@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from airflow.api_fastapi.app import _AuthManagerState
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag import DagModel
@@ -37,34 +36,17 @@ from airflow_provider_dpone.routes.ports import Target
 from airflow_provider_dpone.web.app import create_app
 from airflow_provider_dpone.web.live import LiveReader
 from airflow_provider_dpone.web.publications import Filter, Publications
+from tests.airflow.auth import PickyAuthManager
 from tests.unit.builders import COMMITTED, PENDING, in_phase
 from tests.unit.page_trails import START, Evidence, about, admission, explained, held, history
 
-READABLE, SECRET = "orders_daily", "salaries"
+READABLE, SECRET = "orders_daily", "secret_salaries"
 HOSTILE = "<img src=x onerror=alert(1)>'\"</script><script>alert(2)</script>{{ 7*7 }}\u202etxt"
 
 
 def manager() -> SimpleAuthManager:
     made: SimpleAuthManager = PickyAuthManager()  # type: ignore[no-untyped-call]
     return made
-
-
-class PickyAuthManager(SimpleAuthManager):
-    """Airflow's own simple auth manager, with one DAG that viewers may not read."""
-
-    def is_authorized_dag(
-        self,
-        *,
-        method: Any,
-        user: SimpleAuthManagerUser,
-        access_entity: DagAccessEntity | None = None,
-        details: DagDetails | None = None,
-    ) -> bool:
-        if details is not None and details.id == SECRET and user.role == "VIEWER":
-            return False
-        return super().is_authorized_dag(
-            method=method, user=user, access_entity=access_entity, details=details
-        )
 
 
 class Site:
