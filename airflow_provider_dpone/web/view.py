@@ -458,7 +458,8 @@ def _words(found: Recorded, state: str, told_live: Explanation | None, *, later:
             status_of(state, stop.category if stop else None),
             (*first, *told_live.happened),
             told_live.readers,
-            (*told_live.next, *_repairs(told_live)),
+            # What is proven needs nobody: whether its task has heard of it is the task's matter.
+            (_NEXT[state],) if state in PUBLISHED_PHASES else (*told_live.next, *_repairs(told_live)),
             told_live.never if told_live.held and state not in _UNSENT else (),
             stop.code if stop else None,
         )
@@ -690,7 +691,7 @@ def _timeline(found: Recorded, state: str, status: Status) -> tuple[Step, ...]:
     before = ""
     for number, phase in enumerate(order):
         at = found.reached.get(phase, "")
-        if number < now or (number == now and state in _ENDED):
+        if number < now or (number == now and (state in _ENDED or state == Phase.COMMITTED)):
             kind = "done"
         elif number == now:
             kind = "failed" if status.tone is Tone.HOLD else "current"

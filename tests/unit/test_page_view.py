@@ -107,7 +107,7 @@ def test_each_phase_has_its_tone_and_answers_three_questions(state: str) -> None
 def test_the_timeline_ends_where_the_operation_is(state: str) -> None:
     steps = page(history(state)).steps
     kinds = [step.state for step in steps]
-    over = state in (Phase.ABORTED, Phase.COMPLETED, Phase.COMPLETED_RETAINING)
+    over = state in (Phase.ABORTED, Phase.COMMITTED, Phase.COMPLETED, Phase.COMPLETED_RETAINING)
     assert kinds.count("current") == (0 if over else 1)
     assert kinds == sorted(kinds, key=["done", "current", "todo"].index)
     assert all(step.at for step in steps if step.state != "todo")
@@ -278,6 +278,7 @@ def test_a_replica_that_is_not_healthy_says_what_is_wrong() -> None:
     sick["orders"] = replace(table, replication=replace(table.replication, is_readonly=True))
     shown = page(history(Phase.COMMITTED), explained(in_phase(Phase.COMMITTED), COMMITTED, sick))
     assert [row.healthy for row in shown.replicas] == [True, False]
+    assert shown.next[0].startswith("Nothing to do")
     assert shown.replicas[1].health == "it is read-only"
     assert shown.status.tone is Tone.GOOD
 
