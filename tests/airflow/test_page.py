@@ -59,7 +59,7 @@ def test_a_publication_is_watched_from_its_deferral_to_its_proof(bench: Bench) -
     assert "Live" in words
     assert re.search(r"In progress +" + bench.database, words)
     assert "the new data is live on s1/r1; s1/r2 will follow" in words
-    assert "data-refresh" in text
+    assert "<main data-refresh" in text
     assert "1 not proven yet" in shown(bench, "/dpone/")
 
     late.release()
@@ -68,7 +68,7 @@ def test_a_publication_is_watched_from_its_deferral_to_its_proof(bench: Bench) -
         text = shown(bench, tab(DEFERRED, run_id, task_id))
         assert text.count("</svg>new data is live") == 2
         assert "<span>Published</span>" in text
-        assert "data-refresh" not in text
+        assert "<main data-refresh" not in text
     listed = shown(bench, f"/dpone/?target={bench.database}.late")
     assert len(set(re.findall(r"operations/(\w+)/", listed))) == 2
 
