@@ -26,7 +26,7 @@ from airflow_provider_dpone.clickhouse.watching import Lookout
 from airflow_provider_dpone.evidence.location import evidence_root
 from airflow_provider_dpone.evidence.prune import PruneResult
 from airflow_provider_dpone.evidence.prune import prune as run_prune
-from airflow_provider_dpone.evidence.reader import EvidenceReader
+from airflow_provider_dpone.evidence.reader import EvidenceReader, clusters
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
@@ -127,13 +127,15 @@ def connect(
 
 
 @contextmanager
-def server(conn_id: str) -> Iterator[Server]:
+def server(conn_id: str, *, patience: float | None = None) -> Iterator[Server]:
     """Return the server of an Airflow connection, not connected yet; it is closed at the end.
 
+    :param patience: for how many seconds a server may be silent at most, whatever the connection says.
     :raises Stopped: ``BAD_INPUT``: the connection can't be used.
     """
     with bad_input():
-        found = DponeClickHouseHook(conn_id).get_conn()
+        hook = DponeClickHouseHook(conn_id)
+        found = hook.get_conn() if patience is None else hook.hurried(patience)
     try:
         yield found
     finally:
@@ -302,6 +304,16 @@ def evidence(cluster: str, *, writer: str, about: Mapping[str, Json] | None = No
     :raises ValueError: its folder can't be used, as the option stands.
     """
     return EvidenceStore(evidence_root(), cluster=cluster, writer=writer, about=about)
+
+
+def evidence_readers() -> dict[str, EvidenceReader]:
+    """Return what reads the evidence, for each cluster that has some.
+
+    :raises ValueError: its folder can't be used, as the option stands.
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+    """
+    root = evidence_root()
+    return {cluster: EvidenceReader(root, cluster) for cluster in clusters(root)}
 
 
 def evidence_reader(cluster: str) -> EvidenceReader:

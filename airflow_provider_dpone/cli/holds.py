@@ -9,23 +9,23 @@ from dataclasses import asdict
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.cli.output import (
-    command_line,
     exit_status,
     operator_name,
     print_json,
     print_log,
     print_text,
-    when,
 )
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.explain import Explanation, Way
-from airflow_provider_dpone.publication.queue_report import Blocker
+from airflow_provider_dpone.publication.commands import CommandTarget, fitting_commands
+from airflow_provider_dpone.publication.explain import Explanation
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
+from airflow_provider_dpone.publication.telling import told_blocker
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
 from airflow_provider_dpone.routes.ports import Ports, Target
+from airflow_provider_dpone.times import when
 
 HELD = 2
 """Exit status of a command that reads, where an operation holds a table."""
@@ -85,7 +85,7 @@ def resolve(args: Namespace) -> None:
 
 def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
     target = Target(args.cluster, args.database, args.table)
-    about: dict[str, Json] = {"operator": operator_name()}
+    about: dict[str, Json] = {"operator": operator_name(), "conn_id": args.conn_id}
     with exit_status(args.output):
         with bad_input():
             request = OperatorRequest(args.reason, args.operation, tuple(getattr(args, "retire", None) or ()))
@@ -178,26 +178,8 @@ def _owner(record: AuthorityRecord) -> Json:
 # ---- explain
 
 
-def _commands(args: Namespace, found: Explanation) -> list[str]:
-    """The commands of the ways that have one, ready to be run."""
-    if found.record is None:
-        return []
-    where = (
-        ("--conn-id", args.conn_id),
-        ("--cluster", args.cluster),
-        ("--database", args.database),
-        ("--table", args.table),
-    )
-    operation = ("--operation", found.record.operation_id[:16])
-    names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
-    wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
-    said = [command_line(name, *where, operation) for name in wanted]
-    if Way.ROLL_ON in found.ways:
-        said.insert(0, command_line("rollback", *where, ("--operation", found.record.owner.run_id[:16])))
-    if Way.RETIRE in found.ways:
-        gone = [("--retire", alias) for alias in found.gone]
-        said.append(command_line("resolve", *where, operation, *gone))
-    return said
+def _commands(args: Namespace, found: Explanation) -> tuple[str, ...]:
+    return fitting_commands(found, CommandTarget(args.conn_id, args.cluster, args.database, args.table))
 
 
 def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterator[str]:
@@ -219,7 +201,9 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.queue is not None
         ],
     )
-    yield from _section("What blocks the queue", [_blocking(one) for one in found.blocked])
+    yield from _section(
+        "What blocks the queue", [told_blocker(one, when(one.since)) for one in found.blocked]
+    )
     yield from _section("Warning", found.warnings)
     yield from _section("Readers", (found.readers,))
     yield from _section("Safe next", found.next)
@@ -233,15 +217,6 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
     )
     yield from _section("Commands", _commands(args, found))
     yield from _section("Never", found.never)
-
-
-def _blocking(one: Blocker) -> str:
-    who = "this provider" if one.ours else "somebody else"
-    through = f" through {one.initiator}" if one.initiator else ""
-    return (
-        f"{one.replica}: {one.entry}, queued by {who}{through} at {when(one.since)}, is {one.status or 'unknown'}"
-        " and comes first"
-    )
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:

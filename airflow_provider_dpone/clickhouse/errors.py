@@ -182,6 +182,11 @@ def summary(error: TransportError) -> str:
     return f"{error.code} {error.name or _name_of(error.code)}: {meaning}"
 
 
+def told_code(code: int) -> str:
+    """Return what an error code of ClickHouse means, where nothing but the code is kept."""
+    return summary(ServerError(code, _name_of(code)))
+
+
 def stopped(error: TransportError, doing: str) -> Stopped:
     """Map an error of a *read* (or of a statement that surely did nothing) to the stop it means.
 

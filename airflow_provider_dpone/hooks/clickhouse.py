@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
@@ -63,6 +64,14 @@ class DponeClickHouseHook(BaseHook):
             self._server = server_of(self.get_connection(self.clickhouse_conn_id))
         return self._server
 
+    def hurried(self, seconds: float) -> Server:
+        """Return a server of its own whose every wait is bounded, not connected yet.
+
+        :param seconds: for how long a server may be silent at most.
+        :raises ValueError: as :meth:`get_conn`.
+        """
+        return server_of(self.get_connection(self.clickhouse_conn_id), patience=seconds)
+
     def read(
         self, sql: str, *, settings: Mapping[str, str | int | bool] | None = None
     ) -> list[dict[str, Any]]:
@@ -100,14 +109,21 @@ class DponeClickHouseHook(BaseHook):
         return ""
 
 
-def server_of(connection: Connection) -> Server:
+def server_of(connection: Connection, *, patience: float | None = None) -> Server:
     """Return the server of an Airflow connection, not connected yet.
 
+    :param patience: for how many seconds a server may be silent at most, whatever the connection says.
     :raises ValueError: as :func:`connection_settings`; also if a certificate file can't be loaded.
     """
     from airflow_provider_dpone.clickhouse.server import Server
 
     settings = connection_settings(connection)
+    if patience is not None:
+        settings = replace(
+            settings,
+            connect_timeout=min(patience, settings.connect_timeout),
+            read_timeout=min(patience, settings.read_timeout),
+        )
     try:
         return Server(settings)
     except OSError as error:

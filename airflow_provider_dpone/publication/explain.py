@@ -75,11 +75,32 @@ NEVER_EDIT = "Never edit, truncate or drop the control table."
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What one replica shows under one of the operation's two names.
+
+    :ivar generation: ``new``, ``old``, ``absent``, ``another table`` or ``unknown``.
+    :ivar uuid: of the table; ``None`` if there is none or it is not known.
+    :ivar rows: the replica's own count.
+    :ivar problem: in words, why it does not hold the table completely and healthily; ``None`` if it does.
+    """
+
+    generation: str
+    uuid: str | None = None
+    rows: int | None = None
+    problem: str | None = None
+
+
+UNKNOWN = Shown("unknown")
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaExplained:
     """One replica: what it holds, and how the queue's entry ended there.
 
     :ivar live: ``new``, ``old``, ``absent`` or ``unknown``: which generation its readers see.
     :ivar repair: the statement that brings this replica, alone, to the new generation.
+    :ivar target: what stands under the target's name.
+    :ivar candidate: what stands under the candidate's name, or under the one it was parked as.
     """
 
     state: ReplicaState
@@ -87,6 +108,8 @@ class ReplicaExplained:
     queue: str | None = None
     exception_code: int | None = None
     repair: Statement | None = None
+    target: Shown = UNKNOWN
+    candidate: Shown = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +122,7 @@ class Explanation:
     :ivar gone: admitted replicas that the cluster doesn't list any more.
     :ivar blocked: entries of the queue that replicas have to finish before the operation's.
     :ivar newer_entries: how many entries came after the operation's; ``None`` if it is not seen.
+    :ivar observed_at: the server's clock at the look at the replicas, seconds since the epoch.
     """
 
     summary: str
@@ -115,6 +139,7 @@ class Explanation:
     gone: tuple[str, ...] = ()
     blocked: tuple[Blocker, ...] = ()
     newer_entries: int | None = None
+    observed_at: int | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -171,6 +196,7 @@ def explain(
             None,
             held=False,
             record=None,
+            observed_at=observation.server_time,
         )
     record = stored.record
     stop, ways = _hold(stored, observation, queue, read_at, permit_unused)
@@ -191,7 +217,7 @@ def explain(
             if seen.state in _PROVEN and not record.ended
         ),
         unproven=tuple(_unproven(record, replicas, queue)),
-        readers=_readers(replicas),
+        readers=readers({alias: seen.live for alias, seen in replicas.items()}),
         ways=ways,
         never=(NEVER_SWAP, NEVER_DROP, NEVER_EDIT) if dispatched else (NEVER_EDIT,),
         replicas=replicas,
@@ -199,6 +225,7 @@ def explain(
         held=held,
         record=record,
         gone=gone,
+        observed_at=observation.server_time,
     )
 
 
@@ -307,10 +334,12 @@ def _replicas(
         repair = stop is not None and stop.code is Code.PARTIAL_TERMINAL and state is ReplicaState.PENDING
         found[alias] = ReplicaExplained(
             state=state,
-            live=_live(record, observation, alias),
+            live=shown(record, observation, alias, record.table).generation,
             queue=words.get(alias),
             exception_code=codes.get(alias),
             repair=_swap(record) if repair else None,
+            target=shown(record, observation, alias, record.table),
+            candidate=_candidate(record, observation, alias),
         )
     return found
 
@@ -327,16 +356,41 @@ def _swap(record: AuthorityRecord) -> Statement:
     return Exchange(record.cluster, record.database, record.table, record.candidate)
 
 
-def _live(record: AuthorityRecord, observation: Observation, alias: str) -> str:
+def generation_of(uuid: str | None, *, new: str | None, old: str | None) -> str:
+    """Return which generation a UUID is, in a word; ``absent`` if there is none.
+
+    :param new: the UUID of the operation's own table.
+    :param old: the UUID of the table that it replaces; ``None`` if there was none.
+    """
+    if uuid is None:
+        return "absent"
+    if uuid == new:
+        return "new"
+    return "old" if uuid == old else "another table"
+
+
+def shown(record: AuthorityRecord, observation: Observation, alias: str, name: str) -> Shown:
+    """Return what a replica shows under a name."""
     facts = observation.replicas.get(alias)
     if facts is None:
-        return "unknown"
-    table = facts.tables.get(record.table)
+        return UNKNOWN
+    table = facts.tables.get(name)
     if table is None:
-        return "absent" if facts.sees_database else "unknown"
-    if table.uuid == record.desired.uuid:
-        return "new"
-    return "old" if record.predecessor and table.uuid == record.predecessor.uuid else "another table"
+        return Shown("absent") if facts.sees_database else UNKNOWN
+    old = record.predecessor.uuid if record.predecessor else None
+    return Shown(
+        generation_of(table.uuid, new=record.desired.uuid, old=old),
+        table.uuid,
+        table.rows,
+        step.replication_problem(table, len(record.replicas)),
+    )
+
+
+def _candidate(record: AuthorityRecord, observation: Observation, alias: str) -> Shown:
+    found = shown(record, observation, alias, record.candidate)
+    if record.disarming and found.uuid is None:
+        return shown(record, observation, alias, parked_name(record.candidate))
+    return found
 
 
 def _summary(record: AuthorityRecord) -> str:
@@ -388,11 +442,17 @@ def _unproven(
     return said
 
 
-def _readers(replicas: Mapping[str, ReplicaExplained]) -> str:
+def readers(live: Mapping[str, str]) -> str:
+    """Return in a sentence whether readers are affected.
+
+    :param live: alias -> which generation its readers see, as :attr:`ReplicaExplained.live` has it.
+    """
     kinds: dict[str, list[str]] = {}
-    for alias, seen in replicas.items():
-        kinds.setdefault(seen.live, []).append(alias)
-    if len(kinds) == 1:
+    for alias, word in live.items():
+        kinds.setdefault(word, []).append(alias)
+    if kinds.keys() <= {"unknown"}:
+        return "It is not known what readers see: no replica shows the table."
+    if len(kinds) == 1 and "another table" not in kinds:
         return f"Readers are not affected: {_LIVE[next(iter(kinds))]} on every replica."
     return (
         "Readers are affected: " + "; ".join(f"{_LIVE[k]} on {', '.join(a)}" for k, a in kinds.items()) + "."

@@ -523,7 +523,7 @@ class Entry:
     :ivar at: UTC on the writer's clock, as text that sorts by time.
     :ivar writer: names the process that wrote it, and no other.
     :ivar sequence: counts that process's entries.
-    :ivar about: the writer, for people: DAG, run, task, try; or the operator.
+    :ivar about: the writer, for people: DAG, run, task, try; or the operator; and the id of the connection it used.
     """
 
     cluster: str

@@ -60,7 +60,8 @@ _CONFIG: Final[Mapping[str, Mapping[str, Setting]]] = {
         "load_examples": False,
         "dags_are_paused_at_creation": False,
         "min_serialized_dag_update_interval": 0,
-        "simple_auth_manager_all_admins": True,
+        "auth_manager": "tests.airflow.auth.PickyAuthManager",
+        "simple_auth_manager_users": "admin:admin,viewer:viewer",
         # The default looks the name up in DNS, which a test machine may not have.
         "hostname_callable": "socket.gethostname",
     },
@@ -168,7 +169,7 @@ class LocalAirflow:
         self.env = self._environment(connections or {}, config or {}, env or {})
         self._processes: dict[Component, subprocess.Popen[bytes]] = {}
         self.sessions: set[int] = set()
-        self._token: str | None = None
+        self._tokens: dict[str, str] = {}
         self._one_request_at_a_time = threading.Lock()
         # Requests stay on this machine, whatever proxy the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -183,6 +184,7 @@ class LocalAirflow:
             "core": {
                 "dags_folder": str(self.dags_folder),
                 "execution_api_server_url": f"{self.url}/execution/",
+                "simple_auth_manager_passwords_file": str(self.home / "passwords.json"),
                 "fernet_key": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             },
             # Longer than any transaction here; the default of 5 s makes the scheduler give up under load.
@@ -223,6 +225,9 @@ class LocalAirflow:
         """
         try:
             shutil.copyfile(_migrated_database(), self.home / "airflow.db")
+            (self.home / "passwords.json").write_text(
+                json.dumps({user: user for user in ("admin", "viewer")})
+            )
             for component in self.components:
                 self._launch(component)
             self._wait_healthy(["api-server"])
@@ -333,9 +338,32 @@ class LocalAirflow:
         Raises:
             AirflowApiError: any status but 2xx.
         """
-        if self._token is None:
-            self._token = self._send("GET", "/auth/token", None, {})["access_token"]
-        return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+        return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self.token()}"})
+
+    def token(self, user: Literal["admin", "viewer"] = "admin") -> str:
+        """A token of a user: the API takes it as a bearer's, and pages as the cookie ``_token``."""
+        if user not in self._tokens:
+            login = {"username": user, "password": user}
+            self._tokens[user] = self._send("POST", "/auth/token", login, {})["access_token"]
+        return self._tokens[user]
+
+    def page(self, path: str, token: str | None = None) -> tuple[int, Mapping[str, str], str]:
+        """Load a page as a browser does; returns the status, the headers by lower-case name, and the text.
+
+        Args:
+            path: with a leading slash.
+            token: of the user who is logged in; None: nobody is.
+        """
+        headers = {} if token is None else {"Cookie": f"_token={token}"}
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with self._one_request_at_a_time:
+            try:
+                answer = self._opener.open(request, timeout=60)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                found = {name.lower(): value for name, value in answer.headers.items()}
+                return answer.status, found, answer.read().decode()
 
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
