@@ -59,6 +59,7 @@ class CleanupOperator(StagedOperator):
         :raises AirflowException: what stopped it. The publication itself is successful.
         """
         from airflow_provider_dpone import composition
+        from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.routes.cluster_refresh import CleanupRequest, cleanup
 
         with airflow_outcome():
@@ -73,6 +74,13 @@ class CleanupOperator(StagedOperator):
                     CleanupRequest(staged.operation_id, staged.candidate),
                     waits,
                 )
+            leave_pointer(
+                context,
+                done.receipt.operation_id,
+                done.receipt.state,
+                epoch=getattr(done.receipt, "epoch", None),
+                entry=getattr(done.receipt, "entry", None),
+            )
             if done.next_due is None or not self.wait:
                 return for_xcom(done.receipt)
             # A second more, because the server's time is in whole seconds.
@@ -83,3 +91,10 @@ class CleanupOperator(StagedOperator):
                 sleep.total_seconds(),
             )
             raise AirflowRescheduleException(datetime.now(UTC) + sleep)  # type: ignore[no-untyped-call]
+
+    def on_kill(self) -> None:
+        """Say what is true: the publication stands, and a drop can't be called back."""
+        self._say(
+            "Asked to end. The publication stands. A drop of the replaced table that was sent can't be recalled; one "
+            "that was not is left to a retry or to the next run."
+        )

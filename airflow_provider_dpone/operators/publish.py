@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
+    from airflow_provider_dpone.composition import Connected
     from airflow_provider_dpone.operators.base import RefreshArgument
+    from airflow_provider_dpone.publication.receipt import PublicationReceipt, SettledReceipt
     from airflow_provider_dpone.publication.watch import Watch
 
 GRACE: Final = timedelta(minutes=2)
@@ -44,10 +46,15 @@ class PublishOperator(StagedOperator):
         doesn't prolong it.
     :param deferrable: wait in the triggerer when the replicas take longer than option ``min_defer_seconds``;
         ``None``: as Airflow's option ``[operators] default_deferrable`` says.
+    :param outlets: Airflow's own: assets that the table stands for. Each gets an event after the proof, with
+        ``operation_id``, ``rows``, ``epoch`` and ``replicas`` in its extra. A replayed answer makes no event.
     :raises ValueError: an argument is wrong, seen without a server.
     """
 
     ui_color = "#e4f5e4"
+
+    _connected: Connected | None = None
+    _receipt: PublicationReceipt | SettledReceipt | None = None
 
     def __init__(
         self,
@@ -101,13 +108,17 @@ class PublishOperator(StagedOperator):
         :param watched: what the deferral that just ended waited for.
         """
         from airflow_provider_dpone import composition, options
+        from airflow_provider_dpone.operators import metrics
+        from airflow_provider_dpone.operators.assets import announce
         from airflow_provider_dpone.operators.context import task_identity
+        from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.publication.decide import Guards
         from airflow_provider_dpone.publication.watch import Watch
         from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
 
         with airflow_outcome():
             refresh = self.rendered_refresh()
+            meter = metrics.Meter(refresh)
             staged = self.staged_receipt(context, refresh)
             with bad_input():
                 asker = task_identity(context, options.text(options.DEPLOYMENT_ID)).digest()
@@ -119,6 +130,7 @@ class PublishOperator(StagedOperator):
             deadline = time.time() + waits.publish if watched is None else watched.deadline
             try:
                 with self.connected(context, refresh) as connected:
+                    self._connected = connected
                     receipt = publish(
                         connected.ports,
                         connected.site,
@@ -141,14 +153,33 @@ class PublishOperator(StagedOperator):
                     # It is not in the record yet, and nobody may be able to read it again.
                     watch = replace(watch, outcome=watched.outcome)
                 self.log.info("%s", handed.stop.message)
+                publication = handed.record.publication
+                leave_pointer(
+                    context,
+                    handed.record.operation_id,
+                    handed.record.phase,
+                    epoch=publication.epoch if publication is not None else None,
+                    entry=publication.entry if publication is not None else None,
+                )
+                meter.count(metrics.PUBLISH_DEFERRALS)
                 self._defer_until_woken(watch)
             except Stopped as stopped:
                 again = stopped.stop.passing
                 if watched is None or in_worker is None or not again or deadline <= time.time():
+                    meter.count(metrics.PUBLICATIONS, outcome=stopped.stop.category.value)
                     raise
                 # A retry would not know what the trigger saw, which nobody may be able to read again.
                 self.log.info("%s", stopped.stop.message)
+                meter.count(metrics.PUBLISH_DEFERRALS)
                 self._defer_until_woken(watched)
+            except Exception:
+                meter.count(metrics.PUBLICATIONS, outcome=metrics.UNEXPECTED)
+                raise
+            self._receipt = receipt
+            # A deferral keeps the deadline, which says when the wait began.
+            meter.published(receipt, time.time() - (deadline - waits.publish))
+            leave_pointer(context, receipt.operation_id, receipt.state, **_dispatch_of(receipt))
+            announce(context, self, receipt)
             return for_xcom(receipt)
 
     def _may_defer(self) -> bool:
@@ -157,6 +188,41 @@ class PublishOperator(StagedOperator):
         from airflow.configuration import conf
 
         return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+    def on_kill(self) -> None:
+        """Say what is true of the statement: nothing can call it back."""
+        sent = self._connected.statements_sent if self._connected is not None else 0
+        self._say(
+            "Asked to end. "
+            + (
+                "The statement was sent and can't be recalled: the replicas carry it out, with or without this task."
+                if sent
+                else "This process has sent no statement; one of an earlier try can't be recalled."
+            )
+            + " Everything is kept. A retry, or clearing this task, looks first and never sends twice."
+        )
+
+    # --- OpenLineage: its provider asks, if it is installed ---
+
+    def get_openlineage_facets_on_start(self) -> Any | None:
+        """Return what the task is going to change."""
+        return self._lineage(None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any | None:
+        """Return what the task has proven, with the numbers."""
+        return self._lineage(self._receipt)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any | None:
+        """Return what the task would have changed."""
+        return self._lineage(None)
+
+    def _lineage(self, receipt: PublicationReceipt | SettledReceipt | None) -> Any | None:
+        from airflow_provider_dpone.operators import lineage
+
+        try:
+            return lineage.of_publish(self.rendered_refresh(), receipt)
+        except Stopped:
+            return None
 
     def _defer_until_woken(self, watch: Watch) -> NoReturn:
         from airflow_provider_dpone.triggers.publication import PublicationTrigger
@@ -168,3 +234,8 @@ class PublishOperator(StagedOperator):
             # The trigger ends by itself at the deadline; this is for a time without any triggerer.
             timeout=timedelta(seconds=left) + GRACE,
         )
+
+
+def _dispatch_of(receipt: PublicationReceipt | SettledReceipt) -> dict[str, Any]:
+    """Return epoch and queue entry, where the receipt still has them."""
+    return {"epoch": getattr(receipt, "epoch", None), "entry": getattr(receipt, "entry", None)}

@@ -41,6 +41,9 @@ Setting = str | int | float | bool
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BOOT_SECONDS: Final = 240.0
+VERSION: Final = tuple(int(part) for part in version("apache-airflow").split(".")[:2])
+TAKES_COMMANDS: Final = VERSION >= (3, 2)
+"""Whether ``airflow`` takes commands from providers."""
 POLL_SECONDS: Final = 0.2
 FINISHED_RUN: Final = frozenset({"success", "failed"})
 UNMAPPED: Final = -1
@@ -333,9 +336,13 @@ class LocalAirflow:
         Raises:
             AirflowApiError: any status but 2xx.
         """
+        return self._send(method, f"/api/v2{path}", body, self.authorization())
+
+    def authorization(self) -> Mapping[str, str]:
+        """The header by which a request is an administrator's."""
         if self._token is None:
             self._token = self._send("GET", "/auth/token", None, {})["access_token"]
-        return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+        return {"Authorization": f"Bearer {self._token}"}
 
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
@@ -360,6 +367,19 @@ class LocalAirflow:
         """Run ``airflow <arguments>`` in this installation; standard output and error are captured apart."""
         return subprocess.run(
             [sys.executable, "-m", "tests.airflow.launch", *arguments],
+            env=self.env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def dpone(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run ``airflow dpone <arguments>``, or what stands for it where Airflow takes no commands from providers."""
+        if TAKES_COMMANDS:
+            return self.cli("dpone", *arguments, timeout=timeout)
+        return subprocess.run(
+            [sys.executable, "-m", "airflow_provider_dpone", *arguments],
             env=self.env,
             cwd=self.home,
             capture_output=True,
