@@ -59,6 +59,7 @@ class CleanupOperator(StagedOperator):
         :raises AirflowException: what stopped it. The publication itself is successful.
         """
         from airflow_provider_dpone import composition
+        from airflow_provider_dpone.operators import notes
         from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.routes.cluster_refresh import CleanupRequest, cleanup
 
@@ -67,6 +68,7 @@ class CleanupOperator(StagedOperator):
             staged = self.staged_receipt(context, refresh)
             with bad_input():
                 waits = composition.waits()
+            self._say(notes.begins("Cleaning up after the refresh of", refresh))
             with self.connected(context, refresh) as connected:
                 done = cleanup(
                     connected.ports,
@@ -74,6 +76,7 @@ class CleanupOperator(StagedOperator):
                     CleanupRequest(staged.operation_id, staged.candidate),
                     waits,
                 )
+            self._say(notes.cleaned(done.receipt))
             leave_pointer(
                 context,
                 done.receipt.operation_id,
@@ -85,10 +88,9 @@ class CleanupOperator(StagedOperator):
                 return for_xcom(done.receipt)
             # A second more, because the server's time is in whole seconds.
             sleep = min(timedelta(seconds=done.next_due + 1), LONGEST_SLEEP)
-            self.log.info(
-                "The replaced table is kept for another %d s. The target is free; this task looks again in %d s.",
-                done.next_due,
-                sleep.total_seconds(),
+            self._say(
+                f"The next table is due in {done.next_due} s. This task looks again in {sleep.total_seconds():.0f} s, "
+                "and needs no worker slot until then."
             )
             raise AirflowRescheduleException(datetime.now(UTC) + sleep)  # type: ignore[no-untyped-call]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,17 +94,17 @@ class Meter:
             self.count(metric, outcome=UNEXPECTED)
             raise
 
-    def staged(self, receipt: StageReceipt, started: float) -> None:
+    def staged(self, receipt: StageReceipt, seconds: float) -> None:
         """Count a candidate that is prepared.
 
-        :param started: when the task began, on the monotonic clock.
+        :param seconds: how long it took.
         """
         self.count(STAGES, outcome="resumed" if receipt.resumed else "staged")
         if receipt.resumed:
             return
         self.count(STAGE_ROWS, receipt.rows)
         self.count(STAGE_BYTES, receipt.bytes)
-        self.time(STAGE_DURATION, time.monotonic() - started)
+        self.time(STAGE_DURATION, seconds)
 
     def published(self, receipt: PublicationReceipt | SettledReceipt, seconds: float) -> None:
         """Count an answered publish task, and time it if its answer is new.

@@ -108,7 +108,7 @@ class PublishOperator(StagedOperator):
         :param watched: what the deferral that just ended waited for.
         """
         from airflow_provider_dpone import composition, options
-        from airflow_provider_dpone.operators import metrics
+        from airflow_provider_dpone.operators import metrics, notes
         from airflow_provider_dpone.operators.assets import announce
         from airflow_provider_dpone.operators.context import task_identity
         from airflow_provider_dpone.operators.pointer import leave_pointer
@@ -127,6 +127,7 @@ class PublishOperator(StagedOperator):
             if watched is not None and watched.operation_id != staged.operation_id:
                 # Somebody staged anew meanwhile; what was waited for is another matter.
                 watched = None
+            self._say(notes.begins("Publishing" if watched is None else "Going on with publishing", refresh))
             deadline = time.time() + waits.publish if watched is None else watched.deadline
             try:
                 with self.connected(context, refresh) as connected:
@@ -152,7 +153,7 @@ class PublishOperator(StagedOperator):
                 if watched is not None and (watched.phase, watched.entry) == (watch.phase, watch.entry):
                     # It is not in the record yet, and nobody may be able to read it again.
                     watch = replace(watch, outcome=watched.outcome)
-                self.log.info("%s", handed.stop.message)
+                self._say(notes.handed_over(handed.record, deadline))
                 publication = handed.record.publication
                 leave_pointer(
                     context,
@@ -169,7 +170,7 @@ class PublishOperator(StagedOperator):
                     meter.count(metrics.PUBLICATIONS, outcome=stopped.stop.category.value)
                     raise
                 # A retry would not know what the trigger saw, which nobody may be able to read again.
-                self.log.info("%s", stopped.stop.message)
+                self._say(f"{stopped.stop.message} The triggerer goes on waiting; nothing is sent again.")
                 meter.count(metrics.PUBLISH_DEFERRALS)
                 self._defer_until_woken(watched)
             except Exception:
@@ -177,7 +178,11 @@ class PublishOperator(StagedOperator):
                 raise
             self._receipt = receipt
             # A deferral keeps the deadline, which says when the wait began.
-            meter.published(receipt, time.time() - (deadline - waits.publish))
+            seconds = max(0.0, time.time() - (deadline - waits.publish))
+            meter.published(receipt, seconds)
+            self._say(notes.published(receipt, seconds))
+            for warning in notes.warnings(receipt):
+                self.log.warning("%s", warning)
             leave_pointer(context, receipt.operation_id, receipt.state, **_dispatch_of(receipt))
             announce(context, self, receipt)
             return for_xcom(receipt)

@@ -85,7 +85,7 @@ class StageOperator(RefreshOperator):
         """
         from airflow_provider_dpone import composition, options
         from airflow_provider_dpone.operators import context as task
-        from airflow_provider_dpone.operators import metrics
+        from airflow_provider_dpone.operators import metrics, notes
         from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.publication.record import Phase
         from airflow_provider_dpone.routes.cluster_refresh import StageRequest, stage
@@ -99,6 +99,7 @@ class StageOperator(RefreshOperator):
                 deployment_id = options.text(options.DEPLOYMENT_ID)
                 waits = composition.waits(busy=self.busy_timeout if self.on_busy == "wait" else timedelta(0))
                 load_seconds = composition.load_seconds(self.load_timeout)
+            self._say(notes.begins("Staging", refresh))
             kept = refresh.retain_predecessor or timedelta(0)
             with meter.outcomes(metrics.STAGES), self.connected(context, refresh) as connected:
                 self._staging = connected.staging(refresh, source, load_seconds)
@@ -117,7 +118,8 @@ class StageOperator(RefreshOperator):
                     waits,
                 )
             self._receipt = receipt
-            meter.staged(receipt, started)
+            meter.staged(receipt, time.monotonic() - started)
+            self._say(notes.staged(receipt, time.monotonic() - started))
             leave_pointer(context, receipt.operation_id, Phase.PREPARED)
             return for_xcom(receipt)
 

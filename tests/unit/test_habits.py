@@ -20,7 +20,12 @@ from airflow_provider_dpone import FileSource, SqlSource, compat
 from airflow_provider_dpone.get_provider_info import get_provider_info
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
 from airflow_provider_dpone.operators import CleanupOperator, lineage, metrics
-from airflow_provider_dpone.publication.receipt import dump, publication_receipt, settled_receipt
+from airflow_provider_dpone.publication.receipt import (
+    RetainedReceipt,
+    dump,
+    publication_receipt,
+    settled_receipt,
+)
 from airflow_provider_dpone.publication.record import Phase, Settled
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.watch import Watch
@@ -503,6 +508,77 @@ def test_a_trigger_that_is_killed_cancels_nothing(caplog: pytest.LogCaptureFixtu
     trigger._log = SimpleNamespace(info=lambda text, *_: lines.append(text))  # type: ignore[assignment]
     asyncio.run(trigger.on_kill())
     assert "can't be recalled" in lines[0]
+
+
+# --- Words for people
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (PUBLISHED, ["Published and proven in", "10 rows on s1/r1, s1/r2", "epoch 5", ENTRY]),
+        (REPLAYED, ["was published at 1970-01-01 00:", "the old answer", "no asset event"]),
+        (SETTLED, ["7 rows; a later operation has followed", "Operation abababababababab."]),
+    ],
+)
+def test_a_publication_says_what_is_proven(
+    monkeypatch: pytest.MonkeyPatch,
+    connected: SimpleNamespace,
+    said: list[str],
+    answer: Any,
+    words: list[str],
+) -> None:
+    replace_route(monkeypatch, "publish", answer)
+    publish(staged=dump(RECEIPT)).execute(context())
+    assert said[0] == "Publishing mart.orders on cluster 'analytics', through connection 'ch'."
+    assert [word for word in words if word not in said[-1]] == []
+
+
+def test_what_a_receipt_warns_of_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_route(monkeypatch, "publish", replace(PUBLISHED, warnings=("a dictionary may be old",)))
+    publish(staged=dump(RECEIPT)).execute(context())
+    [line] = [one for one in capsys.readouterr().out.splitlines() if "dictionary" in one]
+    assert "warning" in line
+    assert "mart.orders: a dictionary may be old." in line
+
+
+def test_a_stage_says_that_nothing_is_live_yet(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace, said: list[str]
+) -> None:
+    replace_route(monkeypatch, "stage", replace(RECEIPT, live_rows=5))
+    stage().execute(context())
+    assert "1 rows (the live table has 5), 10 bytes, equal on s1/r1, s1/r2" in said[-1]
+    assert "Nothing is live yet" in said[-1]
+    replace_route(monkeypatch, "stage", replace(RECEIPT, resumed=True))
+    stage().execute(context())
+    assert "An earlier try had staged this: 1 rows, 10 bytes" in said[-1]
+
+
+def test_a_deferral_says_what_is_waited_for_and_until_when(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace, said: list[str]
+) -> None:
+    replace_route(monkeypatch, "publish", handed())
+    with pytest.raises(TaskDeferred):
+        publish(staged=dump(RECEIPT), deferrable=True).execute(context())
+    assert f"queue entry {ENTRY} is not through yet" in said[-1]
+    assert " UTC, without a worker slot; nothing is sent again." in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"), [(Phase.COMPLETED, "nothing of this one is left"), (Phase.COMMITTED, "")]
+)
+def test_a_cleanup_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace, said: list[str], phase: Phase, words: str
+) -> None:
+    receipt = publication_receipt(in_phase(phase), replayed=False)
+    if not words:
+        receipt = replace(receipt, retained=(RetainedReceipt("orders__dpone_b2", "u2", 60),))
+        words = "Kept: orders__dpone_b2 until 1970-01-01 00:01:00 UTC."
+    replace_route(monkeypatch, "cleanup", CleanedUp(receipt, None))
+    CleanupOperator(task_id="cleanup", refresh=REFRESH, staged=dump(RECEIPT)).execute(context())
+    assert words in said[-1]
 
 
 # --- The connection's form on Airflow 3.1
