@@ -1,6 +1,6 @@
 """Where supported releases of Airflow differ. Nothing else asks what release it runs on.
 
-It imports what it needs when it is asked, so that a DAG file pays nothing for it.
+Exceptions apart, it imports what it needs when it is asked, so that a DAG file pays nothing for it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        TaskDeferred,
+    )
+except ImportError:  # Airflow 3.1
+    from airflow.exceptions import (  # type: ignore[no-redef,attr-defined,assignment,unused-ignore]
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        TaskDeferred,
+    )
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "TaskDeferred",
+    "add_command",
+    "connection_form_widgets",
+    "stats",
+    "task_state_store",
+]
 
 _STATS_HOMES: Final = ("airflow.sdk.observability.stats", "airflow.observability.stats", "airflow.stats")
 """Where metrics are, by the newest release first: 3.3, 3.2, 3.1."""

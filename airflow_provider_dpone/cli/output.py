@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from airflow_provider_dpone.compat import AirflowNotFoundException
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.exceptions import AirflowRescheduleException
-
 from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.compat import AirflowRescheduleException
 from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.upstream import StagedOperator
 from airflow_provider_dpone.operators.xcom import for_xcom

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow.sdk.exceptions import AirflowException
-
+from airflow_provider_dpone.compat import AirflowException
 from airflow_provider_dpone.publication.stop import Stopped
 
 if TYPE_CHECKING:

@@ -36,6 +36,9 @@ class PublishOperator(StagedOperator):
     resumes the operation, or answers with its old receipt (``replayed``). Its output is the publication
     receipt: what is proven about each replica.
 
+    Airflow's own argument ``outlets`` names the assets that the table stands for. Each gets one event after the
+    proof, with ``operation_id``, ``rows``, ``epoch`` and ``replicas`` in its extra; a replayed answer makes none.
+
     :param refresh: which table; a value, or a dict with the same names.
     :param staged: the stage task's output; the one stage task of the same table upstream by default.
     :param allow_empty: let an empty candidate go live.
@@ -46,8 +49,6 @@ class PublishOperator(StagedOperator):
         doesn't prolong it.
     :param deferrable: wait in the triggerer when the replicas take longer than option ``min_defer_seconds``;
         ``None``: as Airflow's option ``[operators] default_deferrable`` says.
-    :param outlets: Airflow's own: assets that the table stands for. Each gets an event after the proof, with
-        ``operation_id``, ``rows``, ``epoch`` and ``replicas`` in its extra. A replayed answer makes no event.
     :raises ValueError: an argument is wrong, seen without a server.
     """
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_dpone import FileSource, SqlSource, compat
+from airflow_provider_dpone.compat import AirflowException, TaskDeferred
 from airflow_provider_dpone.get_provider_info import get_provider_info
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
 from airflow_provider_dpone.operators import CleanupOperator, lineage, metrics
@@ -505,7 +505,7 @@ def test_a_cleanup_that_is_killed_says_that_the_publication_stands(said: list[st
 def test_a_trigger_that_is_killed_cancels_nothing(caplog: pytest.LogCaptureFixture) -> None:
     trigger = PublicationTrigger.of(Watch.of(bound(), conn_id="ch", deadline=2_000_000_000))
     lines: list[str] = []
-    trigger._log = SimpleNamespace(info=lambda text, *_: lines.append(text))  # type: ignore[assignment]
+    trigger._log = SimpleNamespace(info=lambda text, *_: lines.append(text))
     asyncio.run(trigger.on_kill())
     assert "can't be recalled" in lines[0]
 
