@@ -197,7 +197,8 @@ class Cell:
         report.unlink(missing_ok=True)
         log = self.file(step).with_suffix(".log")
         command = [str(self.program), "-m", "pytest", "-q", f"--junitxml={report}", *STEPS[step]]
-        started = time.monotonic()
+        # Of the code that is there now: it may change while the tests run.
+        code, started = fingerprint(), time.monotonic()
         with log.open("w") as out:
             try:
                 subprocess.run(
@@ -215,7 +216,7 @@ class Cell:
             skipped,
             round(time.monotonic() - started, 1),
             None,
-            fingerprint(),
+            code,
             self.versions(),
         )
         self.file(step).write_text(json.dumps(asdict(result), indent=1) + "\n")
