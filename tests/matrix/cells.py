@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -24,6 +24,12 @@ LOCK: Final = ROOT / "requirements" / "dev.txt"
 
 AIRFLOWS: Final = ("3.1.8", "3.2.2", "3.3.2")
 PYTHONS: Final = ("3.11", "3.12", "3.13")
+
+BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
+    # Its API server can't build its models with a newer one, and does not start.
+    "3.2.2": ("pydantic<2.14",),
+}
+"""What a release of Airflow needs and doesn't say. Its official constraints, which are no package, are older."""
 
 UNITS: Final = tuple(
     f"tests/unit/test_{name}.py"
@@ -157,7 +163,8 @@ class Cell:
         :raises subprocess.CalledProcessError: something can't be installed.
         """
         lock = LOCK.read_text()
-        wanted = [f"apache-airflow=={self.airflow}", *TOOLS, *(pin(lock, name) for name in SERVERS)]
+        airflow = [f"apache-airflow=={self.airflow}", *BOUNDS.get(self.airflow, ())]
+        wanted = [*airflow, *TOOLS, *(pin(lock, name) for name in SERVERS)]
         stamp = self._environment / ".complete"
         if stamp.exists() and stamp.read_text() == "\n".join(wanted):
             return
