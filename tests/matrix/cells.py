@@ -27,7 +27,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 
 BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     # Its API server can't build its models with a newer one, and does not start.
-    "3.2.2": ("pydantic<2.14",),
+    "3.2.2": ("fastapi<0.137",),
 }
 """What a release of Airflow needs and doesn't say. Its official constraints, which are no package, are older."""
 
