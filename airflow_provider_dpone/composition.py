@@ -79,6 +79,12 @@ class Connected:
     ports: Ports
     site: Site
     control: ControlTable
+    queue: DdlQueue
+
+    @property
+    def statements_sent(self) -> int:
+        """How many statements for the whole cluster may have left this process."""
+        return self.queue.sent
 
     def staging(self, refresh: ClusterRefresh, source: Source, load_seconds: float) -> ClusterStaging:
         """Return the adapter that builds and loads candidates.
@@ -276,6 +282,7 @@ def _connected(
     internal_replication: bool | None,
     fewest_replicas: int = 2,
 ) -> Connected:
+    queue = DdlQueue(connection)
     return Connected(
         connection,
         Ports(
@@ -287,7 +294,7 @@ def _connected(
                 fewest_replicas=fewest_replicas,
             ),
             authority=Authority(connection, target.cluster, control),
-            queue=DdlQueue(connection),
+            queue=queue,
             evidence=trail,
             clock=SystemClock(),
             random=SystemRandom(),
@@ -295,6 +302,7 @@ def _connected(
         ),
         Site(target, user=connection.user, control_structure=control.structure),
         control,
+        queue,
     )
 
 

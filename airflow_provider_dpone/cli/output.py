@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from airflow_provider_dpone.compat import AirflowNotFoundException
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 

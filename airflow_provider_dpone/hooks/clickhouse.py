@@ -47,6 +47,22 @@ class DponeClickHouseHook(BaseHook):
         self.clickhouse_conn_id = clickhouse_conn_id
         self._server: Server | None = None
 
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return the form's fields for Airflow 3.1; newer releases take them from the provider's information."""
+        from airflow_provider_dpone.compat import connection_form_widgets
+        from airflow_provider_dpone.get_provider_info import get_provider_info
+
+        return connection_form_widgets(get_provider_info()["connection-types"][0]["conn-fields"])
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return how the form's own fields look, for Airflow 3.1."""
+        from airflow_provider_dpone.get_provider_info import get_provider_info
+
+        behaviour = get_provider_info()["connection-types"][0]["ui-field-behaviour"]
+        return {name.replace("-", "_"): value for name, value in behaviour.items()}
+
     def settings(self) -> ConnectionSettings:
         """Return where and as whom to connect.
 

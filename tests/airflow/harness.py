@@ -41,6 +41,9 @@ Setting = str | int | float | bool
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BOOT_SECONDS: Final = 240.0
+VERSION: Final = tuple(int(part) for part in version("apache-airflow").split(".")[:2])
+TAKES_COMMANDS: Final = VERSION >= (3, 2)
+"""Whether ``airflow`` takes commands from providers."""
 POLL_SECONDS: Final = 0.2
 FINISHED_RUN: Final = frozenset({"success", "failed"})
 UNMAPPED: Final = -1
@@ -338,7 +341,11 @@ class LocalAirflow:
         Raises:
             AirflowApiError: any status but 2xx.
         """
-        return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self.token()}"})
+        return self._send(method, f"/api/v2{path}", body, self.authorization())
+
+    def authorization(self) -> Mapping[str, str]:
+        """The header by which a request is an administrator's."""
+        return {"Authorization": f"Bearer {self.token()}"}
 
     def token(self, user: Literal["admin", "viewer"] = "admin") -> str:
         """A token of a user: the API takes it as a bearer's, and pages as the cookie ``_token``."""
@@ -388,6 +395,19 @@ class LocalAirflow:
         """Run ``airflow <arguments>`` in this installation; standard output and error are captured apart."""
         return subprocess.run(
             [sys.executable, "-m", "tests.airflow.launch", *arguments],
+            env=self.env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def dpone(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run ``airflow dpone <arguments>``, or what stands for it where Airflow takes no commands from providers."""
+        if TAKES_COMMANDS:
+            return self.cli("dpone", *arguments, timeout=timeout)
+        return subprocess.run(
+            [sys.executable, "-m", "airflow_provider_dpone", *arguments],
             env=self.env,
             cwd=self.home,
             capture_output=True,

@@ -42,4 +42,7 @@ def test_a_late_replica_is_waited_for_in_the_triggerer_and_the_swap_is_sent_once
     assert bench.rows("late") == [20, 20]
     assert (bench.sent(SWAP, since), bench.sent(DROP, since)) == (1, 1)
     assert bench.tries(DAG_ID, run_id, PUBLISH) == 1
+    assert [event["extra"]["operation_id"] for event in bench.asset_events(DAG_ID, run_id)] == [
+        published["operation_id"]
+    ]
     assert "Woken: outcome." in bench.log(DAG_ID, run_id, PUBLISH)

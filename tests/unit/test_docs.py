@@ -121,6 +121,8 @@ OTHER_CAPITALS: Final = {
     "CREATE",
     "PROJECTION",
     "CONSTRAINT",
+    "OVERWRITE",
+    "WARNING",
     "MATERIALIZED",
 }
 
