@@ -230,19 +230,25 @@ def orphans(server: Server, cluster: str) -> tuple[Orphan, ...]:
 
 
 def explain(server: Server, target: Target) -> Explanation:
-    """Explain one target. Reads only.
+    """Explain one target, as the command and the page show it. Reads only.
 
-    :raises Stopped: something that it rests on can't be read; ``BAD_INPUT``: an option can't be used.
+    Where the control table or the cluster can't be read, it is explained from the evidence.
+
+    :raises Stopped: ``UNKNOWN_CLUSTER``; ``CAS_CONFLICT``: it moves too fast; ``BAD_INPUT``: an option can't be used.
     """
     with bad_input():
         control = control_table()
         trail = evidence(target.cluster, writer="explain")
+        reader = evidence_reader(target.cluster)
+    catalog = Catalog(server, target, control, internal_replication=None, fewest_replicas=1)
     return run_explain(
-        Catalog(server, target, control, internal_replication=None, fewest_replicas=1),
+        catalog,
         DdlQueue(server),
         trail,
         Site(target, user=server.user, control_structure=control.structure),
         DdlQueue(server),
+        reader,
+        catalog,
     )
 
 

@@ -15,20 +15,22 @@ from airflow_provider_dpone.cli.output import (
     print_json,
     print_log,
     print_text,
-    when,
 )
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation, Way
-from airflow_provider_dpone.publication.queue_report import Blocker
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
+from airflow_provider_dpone.publication.record import AuthorityRecord, Owner, Phase
+from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
 from airflow_provider_dpone.routes.ports import Ports, Target
 
 HELD = 2
 """Exit status of a command that reads, where an operation holds a table."""
+
+UNREAD = 1
+"""Exit status of `explain`, where the target's record can't be read now."""
 
 
 def status(args: Namespace) -> None:
@@ -54,7 +56,8 @@ def status(args: Namespace) -> None:
 def explain(args: Namespace) -> None:
     """Say what happened to one target, what is proven per replica, and what to do.
 
-    :raises SystemExit: 2: an operation holds the target; 1: it can't be read.
+    :raises SystemExit: 2: an operation holds the target; 1: how it stands can't be read now, and what was known
+        before is shown; or nothing can be told at all.
     """
     target = Target(args.cluster, args.database, args.table)
     with exit_status(args.output), composition.server(args.conn_id) as server:
@@ -63,6 +66,8 @@ def explain(args: Namespace) -> None:
         print_json(_explanation_json(args, target, found))
     else:
         print_text(*_explanation(args, target, found), sep="\n")
+    if not found.read:
+        raise SystemExit(UNREAD)
     if found.held:
         raise SystemExit(HELD)
 
@@ -158,15 +163,14 @@ def _status_json(one: TargetStatus | Unusable) -> Json:
         "phase": record.phase.value if record else None,
         "since": record.changed_at if record else None,
         "held": record is not None and _held(record),
-        "owner": _owner(record) if record else None,
+        "owner": _owner(record.owner) if record else None,
         "live": dict(one.live),
         "retained": [item.name for item in record.retained] if record else [],
         "problem": one.problem.as_json() if one.problem else None,
     }
 
 
-def _owner(record: AuthorityRecord) -> Json:
-    owner = record.owner
+def _owner(owner: Owner) -> Json:
     return {
         "dag_id": owner.dag_id,
         "run_id": owner.run_id,
@@ -178,40 +182,44 @@ def _owner(record: AuthorityRecord) -> Json:
 # ---- explain
 
 
-def _commands(args: Namespace, found: Explanation) -> list[str]:
+def commands_of(conn_id: str, target: Target, found: Explanation) -> list[str]:
     """The commands of the ways that have one, ready to be run."""
-    if found.record is None:
-        return []
-    where = (
-        ("--conn-id", args.conn_id),
-        ("--cluster", args.cluster),
-        ("--database", args.database),
-        ("--table", args.table),
-    )
-    operation = ("--operation", found.record.operation_id[:16])
-    names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
-    wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
-    said = [command_line(name, *where, operation) for name in wanted]
-    if Way.ROLL_ON in found.ways:
-        said.insert(0, command_line("rollback", *where, ("--operation", found.record.owner.run_id[:16])))
-    if Way.RETIRE in found.ways:
-        gone = [("--retire", alias) for alias in found.gone]
-        said.append(command_line("resolve", *where, operation, *gone))
+    cluster = (("--conn-id", conn_id), ("--cluster", target.cluster))
+    where = (*cluster, ("--database", target.database), ("--table", target.table))
+    said: list[str] = []
+    if (record := found.record) is not None:
+        operation = ("--operation", record.operation_id[:16])
+        if Way.ROLL_ON in found.ways:
+            said.append(command_line("rollback", *where, ("--operation", record.owner.run_id[:16])))
+        names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
+        wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
+        said += [command_line(name, *where, operation) for name in wanted]
+        if Way.RETIRE in found.ways:
+            gone = [("--retire", alias) for alias in found.gone]
+            said.append(command_line("resolve", *where, operation, *gone))
+    if Way.STAGE in found.ways or Way.CLEAN_UP in found.ways:
+        said.append(command_line("orphans", *cluster, ("--database", target.database), changes=False))
+    if Way.RECOVER in found.ways:
+        recover = command_line("init", *cluster, changes=False) + " --recover"
+        said += [f"{recover} --print-sql", f"{recover} --reason '...'"]
     return said
 
 
 def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterator[str]:
     yield f"{target} on cluster {target.cluster}"
-    yield f"{found.summary}"
-    if (record := found.record) is not None:
-        yield f"Operation {record.operation_id[:16]}, since {when(record.changed_at)}"
+    yield found.plain
+    yield found.summary
+    if found.operation_id is not None and found.since is not None:
+        recorded = "" if found.read else ", as it was written down"
+        yield f"Operation {found.operation_id[:16]}, {found.phase} since {when(found.since)}{recorded}"
+    yield from _section("Readers", (found.readers,))
     yield from _section("What happened", found.happened)
     if found.stop is not None:
         yield from _section("Why it does not go on", (found.stop.code, found.stop.message))
     yield from _section("Proven", found.proven)
     yield from _section("Not proven", found.unproven)
     yield from _section(
-        "What the queue says",
+        "What the queue says" if found.read else "What the queue said",
         [
             f"{alias}: {seen.queue}"
             + (f", exception code {seen.exception_code}" if seen.exception_code is not None else "")
@@ -219,9 +227,11 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.queue is not None
         ],
     )
-    yield from _section("What blocks the queue", [_blocking(one) for one in found.blocked])
+    yield from _section("What blocks the queue", list(map(str, found.blocked)))
     yield from _section("Warning", found.warnings)
-    yield from _section("Readers", (found.readers,))
+    yield from _section("Who waits", found.waiting)
+    yield from _section("Who was refused meanwhile", list(map(str, found.refused)))
+    yield from _section("What is left over", list(map(str, found.leftovers)))
     yield from _section("Safe next", found.next)
     yield from _section(
         "Repair",
@@ -231,17 +241,12 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.repair is not None
         ],
     )
-    yield from _section("Commands", _commands(args, found))
+    yield from _section("Commands", commands_of(args.conn_id, target, found))
     yield from _section("Never", found.never)
-
-
-def _blocking(one: Blocker) -> str:
-    who = "this provider" if one.ours else "somebody else"
-    through = f" through {one.initiator}" if one.initiator else ""
-    return (
-        f"{one.replica}: {one.entry}, queued by {who}{through} at {when(one.since)}, is {one.status or 'unknown'}"
-        " and comes first"
-    )
+    if found.held or not found.read or found.others:
+        yield from _section(
+            "What was written down, the last entries (not looked at now)", list(map(str, found.recorded))
+        )
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
@@ -251,17 +256,20 @@ def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
 
 
 def _explanation_json(args: Namespace, target: Target, found: Explanation) -> dict[str, Json]:
-    record = found.record
+    owner = found.owner
     return {
+        "ok": found.read,
         "cluster": target.cluster,
         "database": target.database,
         "table": target.table,
+        "plain": found.plain,
+        "read": found.read,
         "held": found.held,
         "summary": found.summary,
-        "operation": record.operation_id if record else None,
-        "phase": record.phase.value if record else None,
-        "since": record.changed_at if record else None,
-        "owner": _owner(record) if record else None,
+        "operation": found.operation_id,
+        "phase": found.phase,
+        "since": found.since,
+        "owner": _owner(owner) if owner else None,
         "happened": list(found.happened),
         "stop": found.stop.as_json() if found.stop else None,
         "proven": list(found.proven),
@@ -269,9 +277,13 @@ def _explanation_json(args: Namespace, target: Target, found: Explanation) -> di
         "blocked": [asdict(one) for one in found.blocked],
         "newer_entries": found.newer_entries,
         "warnings": list(found.warnings),
+        "affected": found.affected,
         "readers": found.readers,
+        "waiting": list(found.waiting),
+        "refused": [asdict(one) for one in found.refused],
+        "leftovers": [asdict(one) for one in found.leftovers],
         "next": [{"way": way.value, "text": text} for way, text in zip(found.ways, found.next, strict=True)],
-        "commands": list(_commands(args, found)),
+        "commands": list(commands_of(args.conn_id, target, found)),
         "never": list(found.never),
         "replicas": {
             alias: {
@@ -283,4 +295,5 @@ def _explanation_json(args: Namespace, target: Target, found: Explanation) -> di
             }
             for alias, seen in found.replicas.items()
         },
+        "recorded": [asdict(one) for one in found.recorded],
     }

@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import NoReturn
 
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -62,12 +61,7 @@ def operator_name() -> str:
         return "unknown"
 
 
-def command_line(name: str, *flags: tuple[str, str]) -> str:
-    """Return a command that changes something, ready to be run but for its reason."""
+def command_line(name: str, *flags: tuple[str, str], changes: bool = True) -> str:
+    """Return a command, ready to be run but for the reason where it changes something."""
     said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in flags)
-    return f"airflow dpone {name} {said} --reason '...'"
-
-
-def when(seconds: int) -> str:
-    """Return a time on a server's clock in words."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"airflow dpone {name} {said}" + (" --reason '...'" if changes else "")

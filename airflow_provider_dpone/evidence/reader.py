@@ -113,10 +113,28 @@ class EvidenceReader:
                 found[name.operation_id] = listed
         return tuple(found.values())
 
-    def listed(self) -> Iterator[tuple[ObjectStoragePath, IndexName]]:
-        """Yield the entries of the list, newest first. An operation has one for each attempt."""
+    def recent(self, database: str, table: str, *, limit: int, days: int | None) -> tuple[str, ...]:
+        """Return the newest operations on a table; see :meth:`routes.ports.Trails.recent`."""
+        wanted = layout.target_digest(database, table)
+        found: dict[str, None] = {}
+        for _, name in self.listed(days):
+            if name.target == wanted:
+                found.setdefault(name.operation_id)
+                if len(found) == limit:
+                    break
+        return tuple(found)
+
+    def entries(self, operation_id: str) -> tuple[Entry, ...]:
+        """Return the entries of one operation; see :meth:`routes.ports.Trails.entries`."""
+        return self.trail(operation_id).entries
+
+    def listed(self, days: int | None = None) -> Iterator[tuple[ObjectStoragePath, IndexName]]:
+        """Yield the entries of the list, newest first. An operation has one for each attempt.
+
+        :param days: of the newest days alone; ``None``: of all.
+        """
         index = self.folder / INDEX
-        for day in reversed(objects.names(index)):
+        for day in objects.names(index)[::-1][:days]:
             for name in reversed(objects.names(index / day)):
                 if (parsed := IndexName.parse(name)) is not None:
                     yield index / day / name, parsed

@@ -5,9 +5,8 @@ Pure: from the same facts that decide, and with the same words. It permits nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum, unique
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from airflow_provider_dpone.publication import decide as step
@@ -18,10 +17,27 @@ from airflow_provider_dpone.publication.classify import (
     replica_state,
 )
 from airflow_provider_dpone.publication.decide import Situation, decide_publication, not_dispatchable
+from airflow_provider_dpone.publication.explanation import (
+    NEVER_AHEAD,
+    NEVER_DROP,
+    NEVER_EDIT,
+    NEVER_SWAP,
+    NEVER_UNQUEUE,
+    Explanation,
+    ReplicaExplained,
+    Way,
+)
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
-from airflow_provider_dpone.publication.queue_report import FORGOTTEN_AFTER, MANY_NEWER, Blocker
+from airflow_provider_dpone.publication.queue import (
+    HostStatus,
+    NotSeen,
+    QueueState,
+    Running,
+    Terminal,
+    Unreadable,
+)
+from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     HostReceipt,
@@ -31,105 +47,20 @@ from airflow_provider_dpone.publication.record import (
 )
 from airflow_provider_dpone.publication.retire import missing_replicas
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
-from airflow_provider_dpone.publication.stop import Code, Stop
+from airflow_provider_dpone.publication.stop import Category, Code, Stop
+from airflow_provider_dpone.publication.words import joined
 
-
-@unique
-class Way(StrEnum):
-    """The command or action that is safe next."""
-
-    NOTHING = "nothing"
-    WAIT = "wait"
-    RETRY = "retry"
-    REPAIR = "repair"
-    RESOLVE = "resolve"
-    RETIRE = "retire"
-    ROLL_ON = "roll on"
-    ABANDON = "abandon"
-    LOOK = "look"
-
-
-_WAYS: Mapping[Way, str] = {
-    Way.NOTHING: "Nothing to do.",
-    Way.WAIT: "Wait, and let the publish task (or a later run) observe again.",
-    Way.RETRY: "Clear the publish task: it goes on from the recorded state.",
-    Way.REPAIR: (
-        "Run the statement that stands at each pending replica, on that replica alone and without ON CLUSTER. "
-        "Explain again; when every replica is committed, resolve."
-    ),
-    Way.RESOLVE: "Resolve: it makes the swap harmless where its outcome is not known, and ends the operation.",
-    Way.RETIRE: (
-        "If the missing replica is gone for ever: remove it from both tables in Keeper (SYSTEM DROP REPLICA), and "
-        "resolve with --retire. If it is not, restore the cluster's definition."
-    ),
-    Way.ROLL_ON: "Run the rollback again: it goes on where it stopped, with the same operation.",
-    Way.ABANDON: "Abandon it if its data must not go live: nothing was sent.",
-    Way.LOOK: "Find out who changed the tables or the cluster, and restore what was admitted. Then explain again.",
-}
-
-NEVER_SWAP = (
-    "Never run EXCHANGE or RENAME of these tables ON CLUSTER: it would undo the replicas that are done."
-)
-NEVER_DROP = "Never drop either table: until the operation ends, each may hold the only copy of a generation."
-NEVER_EDIT = "Never edit, truncate or drop the control table."
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaExplained:
-    """One replica: what it holds, and how the queue's entry ended there.
-
-    :ivar live: ``new``, ``old``, ``absent`` or ``unknown``: which generation its readers see.
-    :ivar repair: the statement that brings this replica, alone, to the new generation.
-    """
-
-    state: ReplicaState
-    live: str
-    queue: str | None = None
-    exception_code: int | None = None
-    repair: Statement | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Everything that ``airflow dpone explain`` shows about one target.
-
-    :ivar stop: why it does not go on by itself; ``None`` where nothing is in the way.
-    :ivar ways: what is safe next, the best first.
-    :ivar held: the target is held by an operation that has not ended.
-    :ivar gone: admitted replicas that the cluster doesn't list any more.
-    :ivar blocked: entries of the queue that replicas have to finish before the operation's.
-    :ivar newer_entries: how many entries came after the operation's; ``None`` if it is not seen.
-    """
-
-    summary: str
-    happened: tuple[str, ...]
-    proven: tuple[str, ...]
-    unproven: tuple[str, ...]
-    readers: str
-    ways: tuple[Way, ...]
-    never: tuple[str, ...]
-    replicas: Mapping[str, ReplicaExplained]
-    stop: Stop | None
-    held: bool
-    record: AuthorityRecord | None
-    gone: tuple[str, ...] = ()
-    blocked: tuple[Blocker, ...] = ()
-    newer_entries: int | None = None
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What will soon be wrong."""
-        if self.newer_entries is None or self.newer_entries < MANY_NEWER:
-            return ()
-        return (
-            f"{self.newer_entries:,} entries came after this one. The queue forgets it after {FORGOTTEN_AFTER:,}; "
-            "then its outcome can't be read any more, and an operator has to resolve the operation.",
-        )
-
-    @property
-    def next(self) -> tuple[str, ...]:
-        """The ways in words."""
-        return tuple(_WAYS[way] for way in self.ways)
+__all__ = [
+    "STATES",
+    "Explanation",
+    "ReplicaExplained",
+    "Way",
+    "explain",
+    "live_state",
+    "readers_in_words",
+    "see_together",
+    "with_queue",
+]
 
 
 def live_state(record: AuthorityRecord, observation: Observation, alias: str) -> ReplicaState:
@@ -151,29 +82,36 @@ def explain(
     *,
     read_at: int = 0,
     permit_unused: bool = False,
+    refusal: Stop | None = None,
 ) -> Explanation:
     """Explain one target.
 
     :param observation: a look at all replicas, later than the read of the queue.
     :param queue: what the queue says of the swap, where it was read.
     :param read_at: order of the read that showed the record.
+    :param refusal: why a run that began now would be refused; it counts where no operation is under way.
     """
     if stored is None:
         return Explanation(
             "No operation was ever prepared for this table.",
             (),
             (),
-            (),
-            "Readers see the table as it is.",
-            (Way.NOTHING,),
-            (),
+            tuple(f"{alias}: {STATES[ReplicaState.NOT_OBSERVED]}" for alias in observation.unread),
+            "Readers are not affected: they see the table as it is.",
+            (Way.NOTHING,) if refusal is None else (Way.START,),
+            (NEVER_EDIT,),
             {},
-            None,
+            refusal,
             held=False,
             record=None,
+            plain="No operation is under way on this table."
+            if refusal is None
+            else f"{_NOTHING_UNDER_WAY} {refusal.message}",
         )
     record = stored.record
     stop, ways = _hold(stored, observation, queue, read_at, permit_unused)
+    if record.ended and refusal is not None:
+        stop, ways = refusal, (Way.START,)
     if is_rollback(record.owner):
         ways = tuple(Way.ROLL_ON if way in (Way.RETRY, Way.WAIT) else way for way in ways)
     replicas = _replicas(record, observation, queue, stop)
@@ -186,25 +124,47 @@ def explain(
         summary=_summary(record),
         happened=tuple(_happened(record)),
         proven=tuple(
-            f"{alias}: {_STATES[seen.state]}"
+            f"{alias}: {STATES[seen.state]}"
             for alias, seen in replicas.items()
             if seen.state in _PROVEN and not record.ended
+        )
+        + tuple(
+            f"{alias}: shows the table that was published last"
+            for alias, seen in replicas.items()
+            if record.ended and record.published and seen.live == "new"
         ),
         unproven=tuple(_unproven(record, replicas, queue)),
-        readers=_readers(replicas),
+        readers=_readers(record, replicas),
         ways=ways,
-        never=(NEVER_SWAP, NEVER_DROP, NEVER_EDIT) if dispatched else (NEVER_EDIT,),
+        never=tuple(_never(stop, dispatched=dispatched)),
         replicas=replicas,
         stop=stop,
         held=held,
         record=record,
         gone=gone,
+        plain=_plain(record, replicas, stop),
+        affected=_affected(record, replicas),
+        waiting=tuple(_waiting(record, replicas, stop)),
+    )
+
+
+def with_queue(told: Explanation, blocked: tuple[Blocker, ...], newer_entries: int | None) -> Explanation:
+    """Add what stands before and behind the operation's entry in the queue."""
+    told = replace(told, blocked=blocked, newer_entries=newer_entries)
+    if not blocked:
+        return told
+    first = ", ".join(dict.fromkeys(f"{one.entry} on {one.replica}" for one in blocked))
+    return replace(
+        told,
+        plain=f"{told.plain} Its entry in the queue waits behind {first}.",
+        ways=(*(way for way in told.ways if way is not Way.UNBLOCK), Way.UNBLOCK),
+        never=(*told.never, NEVER_UNQUEUE),
     )
 
 
 _PROVEN = (ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
 
-_STATES: Mapping[ReplicaState, str] = {
+STATES: Mapping[ReplicaState, str] = {
     ReplicaState.PENDING: "holds the old generation; the new one is kept next to it",
     ReplicaState.COMMITTED: "holds the new generation; the old one is kept next to it",
     ReplicaState.CLEANED: "holds the new generation; the old one is gone",
@@ -355,7 +315,9 @@ def _happened(record: AuthorityRecord) -> list[str]:
         said.append("No statement was sent for it.")
         return said
     kind = "RENAME" if record.predecessor is None else "EXCHANGE"
-    said.append(f"A permit for one {kind} was given (epoch {publication.epoch}).")
+    said.append(
+        f"A permit for one {kind} was given (epoch {publication.epoch}). It is never sent a second time."
+    )
     if publication.entry is not None:
         said.append(f"It was seen in the queue as {publication.entry}.")
     if publication.receipt is not None:
@@ -380,23 +342,169 @@ def _unproven(
     record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained], queue: QueueState | None
 ) -> list[str]:
     if record.ended:
-        return []
-    said = [f"{a}: {_STATES[seen.state]}" for a, seen in replicas.items() if seen.state not in _PROVEN]
+        return [f"{a}: {STATES[seen.state]}" for a, seen in replicas.items() if seen.live == "unknown"]
+    said = [f"{a}: {STATES[seen.state]}" for a, seen in replicas.items() if seen.state not in _PROVEN]
     sent = record.publication is not None and not record.published
     if sent and not record.disarmed and not _receipt(record, queue):
         said.append("Whether the statement has ended on every replica: it may still arrive or run.")
+    entry = record.publication.entry if record.publication else None
+    if sent and entry is not None and isinstance(queue, NotSeen) and not record.disarming:
+        said.append(f"How {entry} ended: it was seen in the queue before, and is not there any more.")
     return said
 
 
-def _readers(replicas: Mapping[str, ReplicaExplained]) -> str:
+def see_together(replicas: Mapping[str, ReplicaExplained], *, missing: bool) -> bool | None:
+    """Tell whether readers are affected: they don't see one generation everywhere. ``None``: it is not known.
+
+    :param missing: there was a table, so that one that is absent is missing.
+    """
+    known = {seen.live for seen in replicas.values()} - {"unknown"}
+    if len(known) > 1 or "another table" in known or (missing and "absent" in known):
+        return True
+    return None if not known or any(seen.live == "unknown" for seen in replicas.values()) else False
+
+
+def _affected(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained]) -> bool | None:
+    found = see_together(replicas, missing=record.predecessor is not None)
+    # A replica that is away shows what it showed before: nothing is under way that could change it.
+    return False if found is None and record.ended and len(_seen_live(replicas)) == 1 else found
+
+
+def _seen_live(replicas: Mapping[str, ReplicaExplained]) -> dict[str, list[str]]:
+    """Which generation readers see where, the replicas left out that can't be read."""
+    kinds: dict[str, list[str]] = {}
+    for alias, seen in replicas.items():
+        if seen.live != "unknown":
+            kinds.setdefault(seen.live, []).append(alias)
+    return kinds
+
+
+def _readers(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained]) -> str:
+    return readers_in_words(_affected(record, replicas), replicas, missing=record.predecessor is not None)
+
+
+def readers_in_words(
+    affected: bool | None, replicas: Mapping[str, ReplicaExplained], *, missing: bool
+) -> str:
+    """Return whether readers are affected, and what they see.
+
+    :param missing: there was a table, so that one that is absent is missing.
+    """
     kinds: dict[str, list[str]] = {}
     for alias, seen in replicas.items():
         kinds.setdefault(seen.live, []).append(alias)
-    if len(kinds) == 1:
-        return f"Readers are not affected: {_LIVE[next(iter(kinds))]} on every replica."
-    return (
-        "Readers are affected: " + "; ".join(f"{_LIVE[k]} on {', '.join(a)}" for k, a in kinds.items()) + "."
+    words = {**_LIVE, "absent": "the table is missing"} if missing else _LIVE
+    match affected:
+        case False:
+            [(live, where)] = _seen_live(replicas).items()
+            everywhere = len(where) == len(replicas)
+            return f"Readers are not affected: {words[live]} on {'every replica' if everywhere else joined(where)}."
+        case True:
+            begin = "Readers are affected"
+        case None:
+            begin = "Whether readers are affected is not known"
+        case _:
+            assert_never(affected)
+    return f"{begin}: " + "; ".join(f"{words[k]} on {joined(a)}" for k, a in kinds.items()) + "."
+
+
+_NOTHING_UNDER_WAY = (
+    "No operation is under way, and nothing was changed. A run that began now would be refused."
+)
+
+
+def _plain(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained], stop: Stop | None) -> str:
+    """Return what happened in a sentence or two, for somebody who knows nothing of all this."""
+    name = f"{record.database}.{record.table}"
+    if record.ended:
+        ended = (
+            f"{name}: the last operation was closed as not published."
+            if record.phase is Phase.ABORTED
+            else f"{name}: the last operation is published on every replica."
+        )
+        return ended if stop is None else f"{ended} {_NOTHING_UNDER_WAY} {stop.message}"
+    if stop is None:
+        match record.phase:
+            case Phase.PREPARED:
+                return f"{name}: new data is staged, and nothing was sent for it yet."
+            case Phase.COMMITTED:
+                return f"{name}: the new data is live on every replica; the cleanup is yet to come."
+            case _:
+                return f"{name}: what became of the swap can be told; the publish task has to write it down."
+    if stop.code is Code.REPLICA_NOT_OBSERVED and record.phase is not Phase.PREPARED:
+        return _without_some(name, replicas)
+    if stop.code is Code.PARTIAL_TERMINAL:
+        back = [
+            alias
+            for alias, seen in replicas.items()
+            if seen.state is ReplicaState.PENDING and seen.exception_code == 0
+        ]
+        if back:
+            return (
+                f"{stop.message} The queue says success on {joined(back)}, too: a server that dies before it has "
+                "written down its success repeats the swap, and so undoes it."
+            )
+    return stop.message
+
+
+def _without_some(name: str, replicas: Mapping[str, ReplicaExplained]) -> str:
+    """Return what is known while a replica can't be read, after the swap was sent."""
+    new = [alias for alias, seen in replicas.items() if seen.live == "new"]
+    unread = {alias: seen for alias, seen in replicas.items() if seen.state is ReplicaState.NOT_OBSERVED}
+    said = f"{name}: the new data is live on {joined(new)}." if new else f"{name}: the swap was sent."
+    said += f" {joined(unread)} can't be read."
+    if unread and all(seen.queue == HostStatus.IN_PROGRESS.value for seen in unread.values()):
+        return f"{said} The swap waits for it in the queue: it follows by itself when it returns."
+    return f"{said} What the swap did there is not known until it returns."
+
+
+def _never(stop: Stop | None, *, dispatched: bool) -> Iterator[str]:
+    if dispatched:
+        yield from (NEVER_SWAP, NEVER_DROP)
+        late = stop is not None and stop.category in (Category.IN_PROGRESS, Category.NOT_OBSERVED)
+        if late:
+            yield NEVER_AHEAD
+    yield NEVER_EDIT
+
+
+def _waiting(
+    record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained], stop: Stop | None
+) -> Iterator[str]:
+    """Return who waits for what, and what becomes of it if it is restarted."""
+    owner = record.owner
+    task = (
+        f"The operator's rollback of operation {owner.run_id[:16]}"
+        if is_rollback(owner)
+        else f"The publish task of DAG {owner.dag_id}, run {owner.run_id}"
     )
+    if record.ended:
+        return
+    if record.published:
+        yield "The cleanup task, or the next run, has to free the table."
+    elif record.phase is Phase.PREPARED:
+        yield f"{task} has not sent anything yet: it goes on when it runs."
+    elif stop is None:
+        yield f"{task} waits for nothing: it goes on when it runs."
+    elif stop.category in (Category.IN_PROGRESS, Category.NOT_OBSERVED):
+        late = [
+            alias
+            for alias, seen in replicas.items()
+            if seen.queue not in ("finished", "failed") or seen.state is ReplicaState.NOT_OBSERVED
+        ]
+        entry = record.publication.entry if record.publication else None
+        match stop.code:
+            case Code.RESOLVING:
+                yield f"{task} waits until the operator's `resolve` has ended."
+            case Code.ENTRY_NOT_SEEN:
+                yield f"{task} waits for its entry to be seen in the queue."
+            case _:
+                yield f"{task} waits for {joined(late) or 'the replicas'} to end {entry or 'its entry'} of the queue."
+        yield (
+            "If its worker or the triggerer is restarted, nothing is lost: the next try reads the record and waits on, "
+            "and sends nothing again."
+        )
+    else:
+        yield f"Nobody: {task[0].lower()}{task[1:]} ends with this code until the operation is resolved."
 
 
 _LIVE: Mapping[str, str] = {

@@ -10,12 +10,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_dpone.cli.evidence import told
 from airflow_provider_dpone.evidence.layout import EntryName, entry_name
 from airflow_provider_dpone.publication import decide
 from airflow_provider_dpone.publication.admission import Slot
 from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.decide_resolve import CloseUnpublished, Disarm, Resolved
+from airflow_provider_dpone.publication.history import told
 from airflow_provider_dpone.publication.queue import NotSeen, read_queue
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stop
