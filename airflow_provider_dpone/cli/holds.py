@@ -17,6 +17,7 @@ from airflow_provider_dpone.cli.output import (
     print_text,
 )
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
+from airflow_provider_dpone.clickhouse.errors import name_of
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explain import Explanation, Way
@@ -215,14 +216,15 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
     yield from _section("Readers", (found.readers,))
     yield from _section("What happened", found.happened)
     if found.stop is not None:
-        yield from _section("Why it does not go on", (found.stop.code, found.stop.message))
+        free = found.read and not found.held
+        title = "Why a run would be refused" if free else "Why it does not go on"
+        yield from _section(title, (found.stop.code, found.stop.message))
     yield from _section("Proven", found.proven)
     yield from _section("Not proven", found.unproven)
     yield from _section(
         "What the queue says" if found.read else "What the queue said",
         [
-            f"{alias}: {seen.queue}"
-            + (f", exception code {seen.exception_code}" if seen.exception_code is not None else "")
+            f"{alias}: {seen.queue}{_exception(seen.exception_code)}"
             for alias, seen in found.replicas.items()
             if seen.queue is not None
         ],
@@ -247,6 +249,12 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
         yield from _section(
             "What was written down, the last entries (not looked at now)", list(map(str, found.recorded))
         )
+
+
+def _exception(code: int | None) -> str:
+    if code is None:
+        return ""
+    return f", exception code {code}" + (f" ({name})" if (name := name_of(code)) else "")
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:

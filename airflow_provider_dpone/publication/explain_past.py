@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_dpone.publication.classify import ReplicaState
-from airflow_provider_dpone.publication.explain import STATES, readers_in_words, see_together
+from airflow_provider_dpone.publication.explain_words import STATES, readers_in_words, see_together
 from airflow_provider_dpone.publication.explanation import (
     NEVER_CREATE,
     NEVER_DROP,
@@ -25,7 +25,7 @@ from airflow_provider_dpone.publication.explanation import (
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts, TableFacts
 from airflow_provider_dpone.publication.history import Past
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.record import AuthorityRecord, Retained
+from airflow_provider_dpone.publication.record import AuthorityRecord, Owner, Retained
 from airflow_provider_dpone.publication.stop import MEANINGS, Code, Stop
 from airflow_provider_dpone.publication.words import joined, when
 
@@ -62,7 +62,7 @@ def with_past(
         last = f"{past.task.who} wrote last, at {when(past.task.at)}: {past.task.what}."
         told = replace(told, waiting=(*told.waiting, last))
     if told.held:
-        return told
+        return replace(told, plain=f"{told.plain}{_refused(past, told.owner)}")
     return _free(told, others, name)
 
 
@@ -72,14 +72,13 @@ def _free(told: Explanation, others: Sequence[Past], name: str) -> Explanation:
     candidates = [one for one in told.leftovers if one.kind == "candidate"]
     plain, ways, never = told.plain, list(told.ways), list(told.never)
     if predecessors:
-        plain += (
-            f" The publication is successful; {joined(one.name for one in predecessors)} is still there, which it "
-            "replaced."
-        )
+        plain += f" The table that it replaced is still there: {'; '.join(map(str, predecessors))}."
         ways.append(Way.CLEAN_UP)
     if others:
+        rest = "" if told.record is None and told.stop is None else f" {plain}"
         plain = (
-            f"{name}: staging began at {when(others[0].at)} and did not end. The table is untouched. {plain}"
+            f"{name}: the staging{_of(others[0])} did not end; it was heard of last at {when(others[0].at)}. The table "
+            f"is untouched.{rest}"
         )
         ways.append(Way.STAGE)
     if candidates or predecessors:
@@ -89,6 +88,26 @@ def _free(told: Explanation, others: Sequence[Past], name: str) -> Explanation:
     if told.record is None and others:
         told = replace(told, past=others[0], others=tuple(others[1:]), summary=_summary(others[0]))
     return replace(told, plain=plain, ways=tuple(ways), never=tuple(never))
+
+
+def _of(past: Past) -> str:
+    return f" of DAG {past.owner.dag_id}, run {past.owner.run_id}" if past.owner else ""
+
+
+def _refused(past: Past | None, owner: Owner | None) -> str:
+    """Return in words that others were refused meanwhile; whoever was cleared is named first."""
+    if past is None or not past.refused:
+        return ""
+    if any(one.owner == owner for one in past.refused):
+        return (
+            " Its stage task was cleared while it was not resolved: the new operation was refused before its "
+            "source was read."
+        )
+    return (
+        f" Meanwhile {len(past.refused)} other was refused, before its source was read."
+        if len(past.refused) == 1
+        else f" Meanwhile {len(past.refused)} others were refused, before their sources were read."
+    )
 
 
 def _reply(past: Past) -> Iterator[str]:

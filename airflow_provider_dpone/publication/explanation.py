@@ -43,7 +43,7 @@ class Way(StrEnum):
 
 WAYS: Mapping[Way, str] = {
     Way.NOTHING: "Nothing to do.",
-    Way.START: "Remove the cause that is named. Then start the run, or clear its stage task: it begins anew.",
+    Way.START: "When that is done, start the run, or clear its stage task: it begins anew.",
     Way.WAIT: "Wait, and let the publish task (or a later run) observe again.",
     Way.UNBLOCK: (
         "Find whoever queued the entry that comes first, and let it end on that replica, or remove what it fails on. "
@@ -51,8 +51,8 @@ WAYS: Mapping[Way, str] = {
     ),
     Way.RETRY: "Clear the publish task: it goes on from the recorded state.",
     Way.REPAIR: (
-        "Run the statement that stands at each pending replica, on that replica alone and without ON CLUSTER. "
-        "Explain again; when every replica is committed, resolve."
+        "Where the swap failed, remove the cause. Run the statement that stands at each pending replica, on that "
+        "replica alone and without ON CLUSTER. Explain again; when every replica is committed, resolve."
     ),
     Way.RESOLVE: "Resolve: it makes the swap harmless where its outcome is not known, and ends the operation.",
     Way.RETIRE: (
@@ -63,7 +63,7 @@ WAYS: Mapping[Way, str] = {
     Way.ABANDON: "Abandon it if its data must not go live: nothing was sent.",
     Way.LOOK: "Find out who changed the tables or the cluster, and restore what was admitted. Then explain again.",
     Way.CLEAN_UP: "Remove the cause that is named, and clear the cleanup task; the next run drops it, too.",
-    Way.RESTORE: "Restore what can't be read, and explain again. Tasks that wait go on by themselves.",
+    Way.RESTORE: "Explain again then. Tasks that wait go on by themselves.",
     Way.STAGE: (
         "Let the stage task be retried, or clear it: it stages anew, and drops what an earlier try of it left. If it "
         "never runs again, `airflow dpone orphans` lists what is left and drops it."
@@ -213,4 +213,9 @@ class Explanation:
     @property
     def next(self) -> tuple[str, ...]:
         """The ways in words."""
-        return tuple(WAYS[way] for way in self.ways)
+        return tuple(
+            f"{self.stop.next_action} {WAYS[way]}"
+            if way is Way.START and self.stop is not None
+            else WAYS[way]
+            for way in self.ways
+        )

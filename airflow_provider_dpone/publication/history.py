@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from airflow_provider_dpone.publication.canonical import Json
@@ -31,7 +30,7 @@ from airflow_provider_dpone.publication.trail import (
     StoredReceipt,
     TurnedAway,
 )
-from airflow_provider_dpone.publication.words import when
+from airflow_provider_dpone.publication.words import seconds_of, when
 
 MOST_LINES: Final = 12
 """Most entries of a trail that are shown; `airflow dpone evidence show` has them all."""
@@ -150,7 +149,7 @@ class Past:
         :param entries: in the order in which they were written.
         """
         found = list(entries)
-        bodies = [(seconds(entry.at), entry.body) for entry in found]
+        bodies = [(seconds_of(entry.at), entry.body) for entry in found]
         admissions = [body for _, body in bodies if isinstance(body, Admission)]
         staged = [body for _, body in bodies if isinstance(body, Staged)]
         classified = [(at, body) for at, body in bodies if isinstance(body, Classification)]
@@ -241,15 +240,7 @@ def _refused(bodies: Iterable[tuple[int, Body]]) -> tuple[Refused, ...]:
 
 
 def _line(entry: Entry) -> Line:
-    return Line(seconds(entry.at), told(entry.body), who(entry))
-
-
-def seconds(at: str) -> int:
-    """Return a time of the evidence as seconds since the epoch; 0 for a text that is none."""
-    try:
-        return int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp())
-    except ValueError:
-        return 0
+    return Line(seconds_of(entry.at), told(entry.body), who(entry))
 
 
 def who(entry: Entry) -> str:

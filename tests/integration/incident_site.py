@@ -241,7 +241,7 @@ def one_replica_failed(site: RefreshSite) -> Said:
         words=(
             "s1/r1: holds the new generation; the old one is kept next to it",
             "s1/r2: holds the old generation; the new one is kept next to it",
-            "s1/r2: failed, exception code 164",
+            "s1/r2: failed, exception code 164 (READONLY)",
             f"s1/r2: EXCHANGE TABLES `{site.database}`.`orders` AND `{site.database}`.`{staged.candidate}`",
         ),
         next=(Way.REPAIR,),
@@ -264,7 +264,7 @@ def swapped_back_after_a_crash(site: RefreshSite) -> Said:
         plain=(
             "the new data is live on s1/r1 and the old data on s1/r2",
             "The queue says success on s1/r2, too",
-            "repeats the swap, and so undoes it",
+            "ran the swap again, which undid it",
         ),
         code=Code.PARTIAL_TERMINAL,
         states=PARTIAL,
@@ -288,7 +288,10 @@ def entry_pruned(site: RefreshSite) -> Said:
     site.cluster.remove_queue_entry(entry)
     return Said(
         operation=staged.operation_id,
-        plain=(f"queue entry {entry} was seen before, but is not in the queue now",),
+        plain=(
+            f"queue entry {entry} was seen before, but is not in the queue now",
+            "they see the new data on s1/r1, s1/r2",
+        ),
         code=Code.ENTRY_NOT_SEEN,
         states={"s1/r1": "committed", "s1/r2": "committed"},
         live={"s1/r1": "new", "s1/r2": "new"},
@@ -312,7 +315,11 @@ def held_by_another(site: RefreshSite) -> Said:
     assert "the source was not read" in refused.message
     return Said(
         operation=staged.operation_id,
-        plain=("new data is staged, and nothing was sent for it yet",),
+        plain=(
+            "new data of DAG other_dag, run holder is staged, and nothing was sent for it yet",
+            "It holds the table",
+            "1 other was refused, before its source was read",
+        ),
         code=None,
         states={"s1/r1": "pending", "s1/r2": "pending"},
         live={"s1/r1": "old", "s1/r2": "old"},
@@ -345,7 +352,7 @@ def staging_died(site: RefreshSite) -> Said:
     (died,) = EvidenceReader(site.trail, CLUSTER_NAME).recent(site.database, site.table, limit=3, days=1)
     return Said(
         operation=died,
-        plain=("staging began at", "The table is untouched"),
+        plain=("the staging of DAG dag, run second did not end", "The table is untouched"),
         code=None,
         words=(
             "ADMITTED when it was heard of last, at",
@@ -370,7 +377,11 @@ def predecessor_stays(site: RefreshSite) -> Said:
     assert pending.code is Code.CLEANUP_PENDING
     return Said(
         operation=staged.operation_id,
-        plain=("the last operation is published on every replica", f"{staged.candidate} is still there"),
+        plain=(
+            "the last operation is published on every replica",
+            f"The table that it replaced is still there: {staged.candidate}",
+            "its drop failed on s1/r2",
+        ),
         code=None,
         live={"s1/r1": "new", "s1/r2": "new"},
         words=(
@@ -432,7 +443,11 @@ def cleared_while_unresolved(site: RefreshSite) -> Said:
     assert site.cluster.statements(r"^\s*(CREATE|INSERT)", since) == []
     return Said(
         operation=staged.operation_id,
-        plain=("the new data is live on s1/r1; s1/r2 will follow",),
+        plain=(
+            "the new data is live on s1/r1; s1/r2 will follow",
+            "Its stage task was cleared while it was not resolved",
+            "was refused before its source was read",
+        ),
         code=Code.PARTIAL_IN_PROGRESS,
         states=PARTIAL,
         live=OLD_NEW,

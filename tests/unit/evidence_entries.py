@@ -85,9 +85,9 @@ def bodies() -> tuple[Body, ...]:
         classification(),
         StoredReceipt(9, publication_receipt(record, replayed=False)),
         CleanupStep("keep", "orders__dpone_1", OLD_UUID, 10, ("s1/r2",), "CLEANUP_PENDING"),
-        TurnedAway("d" * 64, record.owner, "TARGET_BUSY", Phase.BOUND, 7),
         OperatorAction("resolve", "disarm", "the worker is gone", Phase.BOUND, 5, 7, WRITE),
         Pruned(("e" * 64,), 7_776_000),
+        TurnedAway("d" * 64, record.owner, "TARGET_BUSY", Phase.BOUND, 7),
     )
 
 
