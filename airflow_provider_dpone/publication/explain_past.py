@@ -23,7 +23,7 @@ from airflow_provider_dpone.publication.explanation import (
     Way,
 )
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts, TableFacts
-from airflow_provider_dpone.publication.history import Past
+from airflow_provider_dpone.publication.history import Line, Past
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.record import AuthorityRecord, Owner, Retained
 from airflow_provider_dpone.publication.stop import MEANINGS, Code, Stop
@@ -59,11 +59,14 @@ def with_past(
     happened += [_admitted_since(one) for one in others]
     told = replace(told, past=past, others=tuple(others), happened=tuple(happened), leftovers=left)
     if past is not None and past.task is not None and told.waiting:
-        last = f"{past.task.who} wrote last, at {when(past.task.at)}: {past.task.what}."
-        told = replace(told, waiting=(*told.waiting, last))
+        told = replace(told, waiting=(*told.waiting, _wrote_last(past.task)))
     if told.held:
         return replace(told, plain=f"{told.plain}{_refused(past, told.owner)}")
     return _free(told, others, name)
+
+
+def _wrote_last(task: Line) -> str:
+    return f"Heard of last: {task.who}, at {when(task.at)}: {task.what}."
 
 
 def _free(told: Explanation, others: Sequence[Past], name: str) -> Explanation:
@@ -211,11 +214,13 @@ def lost_control_table(
         for facts in observation.replicas.values()
         if (live := facts.tables.get(table)) is not None
     )
-    whole = all(facts.control.structure == control_structure for facts in observation.replicas.values())
+    empty = all(
+        facts.control.structure == control_structure and facts.control.sentinel is None
+        for facts in observation.replicas.values()
+    )
     missing = by_code.get(Code.CONTROL_TABLE_MISSING)
     invalid = by_code.get(Code.CONTROL_TABLE_INVALID)
-    emptied = invalid is not None and whole and observation.authority_id is None
-    if missing is not None or emptied:
+    if missing is not None or (invalid is not None and empty):
         if not marked and past is None:
             return missing or invalid
         what = "does not exist" if missing is not None else "is empty"
@@ -372,7 +377,7 @@ def _waiting(stop: Stop, past: Past | None) -> Iterator[str]:
     else:
         yield f"The publish task{whose} waits until the control table can be read, and then goes on from the record."
     if past.task is not None:
-        yield f"{past.task.who} wrote last, at {when(past.task.at)}: {past.task.what}."
+        yield _wrote_last(past.task)
 
 
 def _summary(past: Past) -> str:

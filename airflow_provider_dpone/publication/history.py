@@ -6,7 +6,7 @@ None of it says what is true now. It is shown beside what was just read, and in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from airflow_provider_dpone.publication.canonical import Json
@@ -186,7 +186,7 @@ class Past:
             kept={
                 b.table: b.why for _, b in bodies if isinstance(b, CleanupStep) and b.step == "keep" and b.why
             },
-            task=_line(tasks[-1]) if tasks else None,
+            task=replace(_line(tasks[-1]), who=_task(tasks[-1])) if tasks else None,
             refused=_refused(bodies),
             lines=tuple(map(_line, found[-MOST_LINES:])),
         )
@@ -241,6 +241,15 @@ def _refused(bodies: Iterable[tuple[int, Body]]) -> tuple[Refused, ...]:
 
 def _line(entry: Entry) -> Line:
     return Line(seconds_of(entry.at), told(entry.body), who(entry))
+
+
+def _task(entry: Entry) -> str:
+    """Return which task wrote an entry: not always one of the operation's own DAG."""
+    about = entry.about
+    return (
+        f"task {about['task_id']} of DAG {about.get('dag_id')}, run {about.get('run_id')}, "
+        f"try {about.get('try_number')}"
+    )
 
 
 def who(entry: Entry) -> str:

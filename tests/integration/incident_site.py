@@ -95,7 +95,7 @@ def in_flight(site: RefreshSite) -> StageReceipt:
     site.cluster.pause_worker(2)
     # The reply would only come after seconds, and say that a replica is late.
     fault = site.cluster.drop_response(1, SWAP, after="enqueue")
-    assert stopped(lambda: site.publish(staged, waits=SHORT)).code is Code.PARTIAL_IN_PROGRESS
+    assert stopped(lambda: site.publish(staged, waits=SHORT, run="second")).code is Code.PARTIAL_IN_PROGRESS
     assert fault.hits == 1
     return staged
 
@@ -474,7 +474,7 @@ def restarted_while_waiting(site: RefreshSite, staged: StageReceipt) -> Said:
         words=(
             f"The publish task of DAG dag, run second waits for s1/r2 to end {entry_of(site)} of the queue.",
             "is restarted, nothing is lost",
-            "publish, try 1 wrote last, at",
+            "Heard of last: task publish of DAG dag, run second, try 1, at",
         ),
         next=(Way.WAIT,),
         never=IN_FLIGHT,
@@ -490,7 +490,9 @@ def publish_operator(site: RefreshSite, staged: StageReceipt, conn_id: str) -> P
 
 def publish_context() -> Any:
     """What a try of that task is called with."""
-    return context("second", task_id="publish")
+    found = context("second", task_id="publish")
+    found["ti"].dag_id = "dag"
+    return found
 
 
 INCIDENTS: Final[Mapping[int, Callable[[RefreshSite], Said]]] = {

@@ -189,10 +189,15 @@ class RefreshSite:
             )
 
     def publish(
-        self, staged: StageReceipt, guards: Guards | None = None, waits: Waits | None = None
+        self,
+        staged: StageReceipt,
+        guards: Guards | None = None,
+        waits: Waits | None = None,
+        *,
+        run: str = "run",
     ) -> PublicationReceipt:
         """Run a publish task."""
-        with self.worker(task="publish") as (ports, _):
+        with self.worker(run, "publish") as (ports, _):
             receipt = publish(
                 ports, self.site, PublishRequest(staged.operation_id, guards or Guards()), waits or self.waits
             )

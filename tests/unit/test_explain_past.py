@@ -19,7 +19,7 @@ from airflow_provider_dpone.publication.explain_words import see_together
 from airflow_provider_dpone.publication.explanation import NEVER_CREATE, Explanation, ReplicaExplained
 from airflow_provider_dpone.publication.facts import ControlFacts, Observation, TableFacts
 from airflow_provider_dpone.publication.history import Past
-from airflow_provider_dpone.publication.queue import NotSeen
+from airflow_provider_dpone.publication.queue import NotSeen, QueueRow
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import (
@@ -356,3 +356,25 @@ def test_evidence_that_cannot_be_read_hides_nothing_that_can() -> None:
     assert told.read
     assert told.phase == "PREPARED"
     assert told.unproven[-1] == "What happened before: The store does not answer."
+
+
+class NoQueue:
+    """A queue that can't be read."""
+
+    def read(self, _: str) -> tuple[int, Sequence[QueueRow]]:
+        raise Stopped(Stop(Code.SERVER_ERROR, "No node."))
+
+
+def test_a_queue_that_cannot_be_read_hides_no_record() -> None:
+    row = stored(in_phase(Phase.BOUND))
+    catalog: Any = Look(observation(row, COMMITTED, PENDING))
+    queue: Any = NoQueue()
+    nobody: Any = None
+    site = Site(Target("analytics", "mart", "orders"), user=USER, control_structure=CONTROL)
+    told = route.explain(catalog, queue, nobody, site)
+    assert (told.read, told.held, told.affected) == (True, True, True)
+    assert told.stop is not None
+    assert told.stop.code is Code.SERVER_ERROR
+    assert told.ways == (Way.WAIT,)
+    assert told.unproven[-1].startswith("What the queue says: it can't be read.")
+    assert told.replicas["s1/r1"].repair is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_dpone.publication.admission import admit_target, cluster_checks
@@ -180,8 +180,7 @@ class _Look:
             control_structure=self.site.control_structure,
         )
         if lost is not None:
-            past = stored or (newest[0] if newest else None)
-            others = [one for one in newest if one is not past and not one.stored]
+            past, others = _last_of(newest)
             return explain_unread(lost, past, others, seen, name=str(target), table=target.table)
         told = explain_facts(None, seen, refusal=found[0] if found else None)
         return with_past(told, seen, None, [past for past in ours if not past.stored], {}, name=str(target))
@@ -282,13 +281,7 @@ def _without_queue(told: Explanation, unread: Stop) -> Explanation:
 def _from_before(stop: Stop, history: _History, tables: Tables | None) -> Explanation:
     """Explain from what was written down, and from the tables if they can be read."""
     newest = history.newest(None)
-    stored = next((past for past in newest if past.stored), None)
-    past = stored or (newest[0] if newest else None)
-    others = []
-    for one in newest:
-        if one is past:
-            break
-        others.append(one)
+    past, others = _last_of(newest)
     seen = None
     if tables is not None:
         try:
@@ -297,6 +290,14 @@ def _from_before(stop: Stop, history: _History, tables: Tables | None) -> Explan
             # The stop that led here says what can't be read.
             seen = None
     return explain_unread(stop, past, others, seen, name=str(history.target), table=history.target.table)
+
+
+def _last_of(newest: Sequence[Past]) -> tuple[Past | None, Sequence[Past]]:
+    """Return the operation that had the record last, or else the newest, and those that were admitted since."""
+    for number, past in enumerate(newest):
+        if past.stored:
+            return past, newest[:number]
+    return (newest[0], ()) if newest else (None, ())
 
 
 def _tables_of(pasts: Collection[Past]) -> list[str]:
