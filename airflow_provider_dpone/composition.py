@@ -30,7 +30,7 @@ from airflow_provider_dpone.evidence.reader import EvidenceReader, clusters
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.orphans import Orphan, find_orphans
 from airflow_provider_dpone.publication.record import AuthorityRecord
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -238,19 +238,25 @@ def orphans(server: Server, cluster: str) -> tuple[Orphan, ...]:
 
 
 def explain(server: Server, target: Target) -> Explanation:
-    """Explain one target. Reads only.
+    """Explain one target, as the command and the page show it. Reads only.
 
-    :raises Stopped: something that it rests on can't be read; ``BAD_INPUT``: an option can't be used.
+    Where the control table or the cluster can't be read, it is explained from the evidence.
+
+    :raises Stopped: ``UNKNOWN_CLUSTER``; ``CAS_CONFLICT``: it moves too fast; ``BAD_INPUT``: an option can't be used.
     """
     with bad_input():
         control = control_table()
         trail = evidence(target.cluster, writer="explain")
+        reader = evidence_reader(target.cluster)
+    catalog = Catalog(server, target, control, internal_replication=None, fewest_replicas=1)
     return run_explain(
-        Catalog(server, target, control, internal_replication=None, fewest_replicas=1),
+        catalog,
         DdlQueue(server),
         trail,
         Site(target, user=server.user, control_structure=control.structure),
         DdlQueue(server),
+        reader,
+        catalog,
     )
 
 

@@ -17,10 +17,10 @@ from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.commands import command_line
 from airflow_provider_dpone.publication.orphans import Orphan
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest
 from airflow_provider_dpone.routes.ports import Target
-from airflow_provider_dpone.times import when
 
 
 def orphans(args: Namespace) -> None:

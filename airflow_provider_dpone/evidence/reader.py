@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
 from airflow_provider_dpone.evidence.store import index_entry, write_index
+from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import Owner
 from airflow_provider_dpone.publication.trail import (
     Admission,
@@ -132,14 +133,32 @@ class EvidenceReader:
                 found[name.operation_id] = listed
         return tuple(found.values())
 
+    def recent(self, database: str, table: str, *, limit: int, days: int | None) -> tuple[str, ...]:
+        """Return the newest operations on a table; see :meth:`routes.ports.Trails.recent`."""
+        wanted = layout.target_digest(database, table)
+        found: dict[str, None] = {}
+        for name in self.index_names(days):
+            if name.target == wanted:
+                found.setdefault(name.operation_id)
+                if len(found) == limit:
+                    break
+        return tuple(found)
+
+    def entries(self, operation_id: str) -> tuple[Entry, ...]:
+        """Return the entries of one operation; see :meth:`routes.ports.Trails.entries`."""
+        return self.trail(operation_id).entries
+
     def listed(self) -> Iterator[tuple[ObjectStoragePath, IndexName]]:
         """Yield the entries of the list, newest first. An operation has one for each attempt."""
         for name in self.index_names():
             yield self.folder / INDEX / name.day / str(name), name
 
-    def index_names(self) -> Iterator[IndexName]:
-        """Yield the names of the entries of the list, newest first. No entry is read."""
-        for day in reversed(objects.names(self.folder, INDEX)):
+    def index_names(self, days: int | None = None) -> Iterator[IndexName]:
+        """Yield the names of the entries of the list, newest first. No entry is read.
+
+        :param days: of the newest days alone; ``None``: of all.
+        """
+        for day in objects.names(self.folder, INDEX)[::-1][:days]:
             for name in reversed(objects.names(self.folder, f"{INDEX}/{day}")):
                 if (parsed := IndexName.parse(name)) is not None:
                     yield parsed
@@ -246,7 +265,7 @@ def state_of(names: Iterable[str]) -> str:
     ]
     if found := stored + receipts:
         return max(found, key=lambda one: one[0])[1]
-    return "STAGED" if any(name.kind == Staged.kind for name in parsed) else "ADMITTED"
+    return STAGED if any(name.kind == Staged.kind for name in parsed) else ADMITTED
 
 
 def load_indexed(data: bytes) -> Indexed | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from airflow_provider_dpone.publication.explain import Explanation, Way
+from airflow_provider_dpone.publication.explanation import Explanation, Way
 
 UNKNOWN_CONNECTION: Final = "..."
 """Stands in a command for a connection whose id is not known."""
@@ -26,15 +26,17 @@ class CommandTarget:
     table: str
 
     @property
+    def cluster_flags(self) -> tuple[tuple[str, str], ...]:
+        """The flags that every command about a cluster takes."""
+        return (("--conn-id", self.conn_id), ("--cluster", self.cluster))
+
+    @property
     def flags(self) -> tuple[tuple[str, str], ...]:
         """The flags that every command about a table takes."""
-        return (
-            ("--conn-id", self.conn_id),
-            ("--cluster", self.cluster),
-            ("--database", self.database),
-            ("--table", self.table),
-        )
+        return (*self.cluster_flags, ("--database", self.database), ("--table", self.table))
 
+
+_REASON: Final = "--reason '...'"
 
 _COMMANDS: Final[Mapping[Way, str]] = {
     Way.RESOLVE: "resolve",
@@ -44,18 +46,26 @@ _COMMANDS: Final[Mapping[Way, str]] = {
 
 
 def fitting_commands(found: Explanation, target: CommandTarget) -> tuple[str, ...]:
-    """Return the commands of an explanation's ways, where a way has one."""
-    if found.record is None:
-        return ()
-    operation = ("--operation", found.record.operation_id[:16])
-    wanted = dict.fromkeys(_COMMANDS[way] for way in found.ways if way in _COMMANDS)
-    said = [command_line(name, *target.flags, operation) for name in wanted]
-    if Way.ROLL_ON in found.ways:
-        undone = ("--operation", found.record.owner.run_id[:16])
-        said.insert(0, command_line("rollback", *target.flags, undone))
-    if Way.RETIRE in found.ways:
-        gone = [("--retire", alias) for alias in found.gone]
-        said.append(command_line("resolve", *target.flags, operation, *gone))
+    """Return the commands of an explanation's ways, where a way has one.
+
+    Those that change something rest on the record; without one there are only those that bring it back.
+    """
+    said: list[str] = []
+    if (record := found.record) is not None:
+        operation = ("--operation", record.operation_id[:16])
+        if Way.ROLL_ON in found.ways:
+            undone = ("--operation", record.owner.run_id[:16])
+            said.append(command_line("rollback", *target.flags, undone))
+        wanted = dict.fromkeys(_COMMANDS[way] for way in found.ways if way in _COMMANDS)
+        said += [command_line(name, *target.flags, operation) for name in wanted]
+        if Way.RETIRE in found.ways:
+            gone = [("--retire", alias) for alias in found.gone]
+            said.append(command_line("resolve", *target.flags, operation, *gone))
+    if Way.STAGE in found.ways or Way.CLEAN_UP in found.ways:
+        said.append(_line("orphans", (*target.cluster_flags, ("--database", target.database))))
+    if Way.RECOVER in found.ways:
+        recover = f"{_line('init', target.cluster_flags)} --recover"
+        said += [f"{recover} --print-sql", f"{recover} {_REASON}"]
     return tuple(said)
 
 
@@ -71,7 +81,7 @@ def evidence_command(cluster: str, operation_id: str) -> str:
 
 def command_line(name: str, *flags: tuple[str, str]) -> str:
     """Return a command that changes something, ready to be run but for its reason."""
-    return f"{_line(name, flags)} --reason '...'"
+    return f"{_line(name, flags)} {_REASON}"
 
 
 def _line(name: str, flags: tuple[tuple[str, str], ...]) -> str:

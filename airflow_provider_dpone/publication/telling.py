@@ -1,10 +1,9 @@
-"""Entries of the evidence in one line each, as the commands and the page tell them."""
+"""Entries of the evidence in one line each, as the commands, the page and an explanation tell them. Pure."""
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Body,
@@ -21,6 +20,7 @@ from airflow_provider_dpone.publication.trail import (
     PublishAsked,
     Staged,
     StoredReceipt,
+    TurnedAway,
 )
 
 
@@ -55,6 +55,11 @@ def told(body: Body) -> str:
         case CleanupStep():
             why = "" if body.why is None else f": {body.why}"
             return f"{body.step} {body.table}{why}"
+        case TurnedAway():
+            owner = body.owner
+            return (
+                f"{body.code}: run {owner.run_id} of DAG {owner.dag_id} was refused, its source was not read"
+            )
         case OperatorAction():
             return f"{body.action}, {body.step}: {body.reason}"
         case Pruned():
@@ -69,16 +74,3 @@ def told_writer(entry: Entry) -> str:
     if "operator" in about:
         return str(about["operator"])
     return f"{about['task_id']}, try {about['try_number']}" if "task_id" in about else entry.writer
-
-
-def told_blocker(one: Blocker, since: str) -> str:
-    """Return in a line what a replica has to finish before an entry of ours.
-
-    :param since: when it was queued, for people.
-    """
-    who = "this provider" if one.ours else "somebody else"
-    through = f" through {one.initiator}" if one.initiator else ""
-    return (
-        f"{one.replica}: {one.entry}, queued by {who}{through} at {since}, is {one.status or 'unknown'}"
-        " and comes first"
-    )

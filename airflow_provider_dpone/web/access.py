@@ -22,7 +22,7 @@ from airflow.models.dag import DagModel
 from fastapi import Depends
 
 from airflow_provider_dpone import composition
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.routes.ports import Target
 
 User: TypeAlias = Annotated[Any, Depends(get_user)]

@@ -57,7 +57,13 @@ def create_app(publications: Publications | None = None, live: LiveReader | None
     async def shown(one: Publication, trail: Trail) -> Receipt:
         facts = await _live(looks, one, trail)
         return receipt(
-            trail, facts, cluster=one.cluster, later=one.later, now=datetime.now(UTC), owner=one.owner
+            trail,
+            facts,
+            cluster=one.cluster,
+            later=one.later,
+            now=datetime.now(UTC),
+            owner=one.owner,
+            dag_id=one.dag_id,
         )
 
     @app.get("/")

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.stop import Stopped
 from airflow_provider_dpone.routes.ports import Target
 from airflow_provider_dpone.web.view import LiveFacts

@@ -12,11 +12,10 @@ from typing import Final, TypeVar
 
 from airflow_provider_dpone.evidence.layout import IndexName
 from airflow_provider_dpone.evidence.reader import EvidenceReader, Indexed, Trail, state_of
+from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import Owner, Phase, is_rollback
 from airflow_provider_dpone.web.view import (
-    ADMITTED,
     SENT,
-    STAGED,
     Recorded,
     Status,
     Tone,

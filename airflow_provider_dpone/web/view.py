@@ -7,7 +7,7 @@ Pure: no I/O and no clock. What was recorded and what was read just now are told
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum, unique
 from typing import Final, TypeVar, assert_never
@@ -24,12 +24,9 @@ from airflow_provider_dpone.publication.commands import (
     explain_command,
     fitting_commands,
 )
-from airflow_provider_dpone.publication.explain import (
-    Explanation,
-    Shown,
-    generation_of,
-    readers,
-)
+from airflow_provider_dpone.publication.explain_words import plain_words, readers_in_words, see_together
+from airflow_provider_dpone.publication.explanation import Explanation, Shown, Way, generation_of
+from airflow_provider_dpone.publication.history import ADMITTED, STAGED, Past
 from airflow_provider_dpone.publication.receipt import ReplicaReceipt
 from airflow_provider_dpone.publication.record import (
     PUBLISHED_PHASES,
@@ -39,7 +36,7 @@ from airflow_provider_dpone.publication.record import (
     is_rollback,
 )
 from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code
-from airflow_provider_dpone.publication.telling import told, told_blocker, told_writer
+from airflow_provider_dpone.publication.telling import told, told_writer
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Classification,
@@ -51,14 +48,11 @@ from airflow_provider_dpone.publication.trail import (
     OperatorAction,
     Staged,
     StoredReceipt,
+    TurnedAway,
 )
-from airflow_provider_dpone.times import when
+from airflow_provider_dpone.publication.words import when
 
 BodyT = TypeVar("BodyT", Admission, Staged, Classification, StoredReceipt)
-
-ADMITTED: Final = "ADMITTED"
-STAGED: Final = "STAGED"
-"""What :func:`state_of` says of an operation that is in no record yet."""
 
 SENT: Final = frozenset({Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
 """Phases in which the one statement may be anywhere, and the outcome is not proven."""
@@ -167,7 +161,7 @@ class ReplicaRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TrailRow:
     """One entry of the evidence."""
 
     at: str
@@ -198,10 +192,16 @@ class Receipt:
     """Everything that the page shows about one operation.
 
     :ivar what: what happened, the most important first.
-    :ivar safe: whether readers are affected.
+    :ivar safe: whether readers are affected, and what they see.
+    :ivar readers: the same at a glance; ``None`` where another operation decides it.
     :ivar next: what is safe next.
     :ivar never: what would destroy something.
     :ivar code: of what stops it.
+    :ivar remembered: nothing could be read, so that all that is said was written down before.
+    :ivar unproven: what is not known, and why.
+    :ivar waiting: who waits for what.
+    :ivar refused: who was refused because this operation holds the table.
+    :ivar leftovers: tables of this operation that nobody reads.
     :ivar cleanup: what became of the replaced table.
     :ivar left_alone: entries that this release can't use, with the reason.
     :ivar refresh: after how many seconds the page loads itself again; ``None``: it has ended.
@@ -215,9 +215,15 @@ class Receipt:
     status: Status
     what: tuple[str, ...]
     safe: str
+    readers: Status | None
     next: tuple[str, ...]
     never: tuple[str, ...]
     code: str | None
+    remembered: bool
+    unproven: tuple[str, ...]
+    waiting: tuple[str, ...]
+    refused: tuple[str, ...]
+    leftovers: tuple[str, ...]
     facts: Facts
     steps: tuple[Step, ...]
     replicas: tuple[ReplicaRow, ...]
@@ -227,7 +233,7 @@ class Receipt:
     dependents: tuple[str, ...]
     cleanup: tuple[str, ...]
     groups: tuple[Group, ...]
-    trail: tuple[Line, ...]
+    trail: tuple[TrailRow, ...]
     left_alone: tuple[str, ...]
     refresh: int | None
 
@@ -416,6 +422,10 @@ _LOST: Final = (
     "The evidence knows this operation's record, but the cluster has no record of the table: the control table may "
     "have been dropped or replaced."
 )
+_RECOVERED: Final = (
+    "The control table was recovered since: it is a new one, and has no record of this operation. How the operation "
+    "ended is not in its own trail."
+)
 _GIVEN_UP: Final = (
     "It was given up: a later operation was prepared for the same table, and this one can do nothing more."
 )
@@ -429,38 +439,52 @@ class _Words:
     status: Status
     what: tuple[str, ...]
     safe: str
+    affected: bool | None
     next: tuple[str, ...]
     never: tuple[str, ...] = ()
     code: str | None = None
+    elsewhere: bool = False
+    """What readers see is decided by another operation."""
 
 
-def _words(found: Recorded, state: str, told_live: Explanation | None, *, later: bool, lost: bool) -> _Words:
-    if lost:
+def _words(found: Recorded, state: str, told_live: Explanation | None, recorded_by: _Record) -> _Words:
+    if recorded_by is _Record.LOST:
         meaning = MEANINGS[Code.CONTROL_TABLE_LOST]
         return _Words(
-            Status(Tone.HOLD, "On hold"),
+            _HELD,
             (_LOST, meaning.meaning),
-            "It is not known what readers see.",
+            _NOT_KNOWN,
+            None,
             (meaning.next_action,),
             code=Code.CONTROL_TABLE_LOST,
         )
-    if later and (state in _UNSENT or state in SENT):
+    if recorded_by is _Record.RECOVERED and (state in _UNSENT or state in SENT):
+        return _Words(
+            Status(Tone.REST, "Ended"),
+            (_RECOVERED,),
+            "Look at the table's newest operation, or explain the table: they tell what readers see.",
+            None,
+            ("Nothing to do here.",),
+            elsewhere=True,
+        )
+    if recorded_by is _Record.LATER and (state in _UNSENT or state in SENT):
         return _Words(
             status_of(state, later=True),
             (_GIVEN_UP if state in _UNSENT else _FOLLOWED,),
             "Look at the later operation: it is the one that decides what readers see.",
+            None,
             ("Nothing to do here.",),
+            elsewhere=True,
         )
-    if told_live is not None and state not in (ADMITTED, STAGED):
+    if told_live is not None:
         stop = told_live.stop
-        first = (stop.message,) if stop is not None else (_WHAT[state],)
         return _Words(
-            status_of(state, stop.category if stop else None),
-            (*first, *told_live.happened),
+            _status_told(found, state, told_live),
+            (told_live.plain, *told_live.happened),
             told_live.readers,
-            # What is proven needs nobody: whether its task has heard of it is the task's matter.
-            (_NEXT[state],) if state in PUBLISHED_PHASES else (*told_live.next, *_repairs(told_live)),
-            told_live.never if told_live.held and state not in _UNSENT else (),
+            told_live.affected,
+            (*told_live.next, *_repairs(told_live)),
+            told_live.never if told_live.held or not told_live.read else (),
             stop.code if stop else None,
         )
     stopped = found.stop if state in SENT or state == Phase.PREPARED else None
@@ -469,7 +493,7 @@ def _words(found: Recorded, state: str, told_live: Explanation | None, *, later:
         return _Words(
             status_of(state, stopped.category),
             (MEANINGS[code].meaning if code else f"It is stopped by {stopped.aggregate}.", _WHAT[state]),
-            _safe(found, state),
+            *_safe(found, state),
             (
                 MEANINGS[code].next_action
                 if code
@@ -485,7 +509,7 @@ def _words(found: Recorded, state: str, told_live: Explanation | None, *, later:
     return _Words(
         status_of(state),
         tuple(what),
-        _safe(found, state),
+        *_safe(found, state),
         (_NEXT.get(state, "Upgrade the provider on the api-server."),),
         code=code.value if code else None,
     )
@@ -502,11 +526,108 @@ def _code(name: str) -> Code | None:
     return Code.__members__.get(name)
 
 
-def _safe(found: Recorded, state: str) -> str:
+def _status_told(found: Recorded, state: str, told_live: Explanation) -> Status:
+    stop = told_live.stop
+    if told_live.read:
+        return status_of(state, stop.category if stop is not None and told_live.held else None)
+    if stop is not None and stop.code in (Code.CONTROL_TABLE_LOST, Code.CONTROL_TABLE_MISSING):
+        return _HELD
+    recorded_stop = status_of(state, found.stop.category if found.stop else None)
+    if state in SENT and recorded_stop.tone is not Tone.HOLD:
+        return status_of(state, Category.NOT_OBSERVED)
+    return recorded_stop
+
+
+_HELD: Final = Status(Tone.HOLD, "On hold")
+_NOT_KNOWN: Final = "It is not known what readers see."
+
+
+def _safe(found: Recorded, state: str) -> tuple[str, bool | None]:
+    """Return whether readers are affected, as far as it is recorded: in words and in one."""
     if state in _SAFE:
-        return _SAFE[state]
+        return _SAFE[state], False
     live = {row.alias: row.target.generation for row in _recorded_replicas(found, state)}
-    return f"When last seen: {readers(live)}" if live else "It is not known what readers see."
+    if not live:
+        return _NOT_KNOWN, None
+    missing = found.admission is not None and found.admission.live is not None
+    affected = see_together(live, missing=missing)
+    return f"When last seen: {readers_in_words(affected, live, missing=missing)}", affected
+
+
+def _readers(affected: bool | None, status: Status) -> Status:
+    match affected:
+        case True:
+            return Status(Tone.HOLD if status.tone is Tone.HOLD else Tone.CARE, "Affected")
+        case False:
+            return Status(Tone.GOOD, "Not affected")
+        case None:
+            return Status(Tone.CARE, "Not known")
+        case _:
+            assert_never(affected)
+
+
+# ---- an explanation, narrowed to one operation
+
+
+@unique
+class _Record(StrEnum):
+    """Whose the record is, as far as the page knows."""
+
+    OWN = "own"
+    LATER = "later"
+    """A later operation was prepared for the same table."""
+    LOST = "lost"
+    RECOVERED = "recovered"
+
+
+def _record_of(found: Recorded, state: str, told_live: Explanation, operation_id: str) -> _Record:
+    if (record := told_live.record) is not None:
+        return _Record.OWN if record.operation_id == operation_id else _Record.LATER
+    if not told_live.read or state in _ENDED:
+        return _Record.OWN
+    mine = found.admission.authority_id if found.admission else None
+    recovered = None not in (mine, told_live.authority_id) and mine != told_live.authority_id
+    return _Record.RECOVERED if recovered else _Record.LOST
+
+
+def _narrowed(told_live: Explanation, past: Past) -> Explanation:
+    """Return what an explanation of the table says about this operation.
+
+    Whoever may read one DAG learns nothing here of the operations of others: those that were admitted since.
+    """
+    plain, ways = told_live.plain, told_live.ways
+    if (record := told_live.record) is not None and not told_live.held:
+        plain = plain_words(record, told_live.replicas, told_live.stop)
+        ways = tuple(way for way in ways if way is not Way.STAGE) or (Way.NOTHING,)
+    leftovers = tuple(
+        one for one in told_live.leftovers if one.kind == "predecessor" or one.name in past.tables
+    )
+    return replace(told_live, plain=plain, ways=ways, leftovers=leftovers, others=())
+
+
+def _waiting(told_live: Explanation | None, dag_id: str | None) -> Iterator[str]:
+    if told_live is None:
+        return
+    yield from told_live.waiting
+    task = told_live.past.task if told_live.past else None
+    if told_live.heard_of is not None and task is not None and task.dag_id == dag_id:
+        yield told_live.heard_of
+
+
+def _refused(past: Past, dag_id: str | None) -> Iterator[str]:
+    for one in past.refused:
+        again = f", {one.times} times" if one.times > 1 else ""
+        yield (
+            str(one)
+            if one.owner.dag_id == dag_id
+            else f"An operation of another DAG was refused at {when(one.at)}{again}, before its source was read."
+        )
+
+
+def _told(entry: Entry, dag_id: str | None) -> str:
+    if isinstance(entry.body, TurnedAway) and entry.body.owner.dag_id != dag_id:
+        return f"{entry.body.code}: an operation of another DAG was refused, its source was not read"
+    return told(entry.body)
 
 
 # ---- the replicas
@@ -526,7 +647,7 @@ def _live_replicas(
             status=_replica_status(one.state, state, stop),
             target=_cell(one.target),
             candidate=_cell(one.candidate),
-            ddl=_ddl(one.queue, one.exception_code),
+            ddl=_ddl(one.queue, one.exception_code, recorded=not told_live.read),
             rows="" if rows is None else f"{rows:,}",
             content=_content(found, alias),
             health=(problem or "healthy") if known else "not known",
@@ -608,18 +729,23 @@ def _replica_status(seen: ReplicaState | None, state: str, stop: Category | None
             assert_never(seen)
 
 
-def _ddl(queue: str | None, code: int | None) -> Status:
+def _ddl(queue: str | None, code: int | None, *, recorded: bool = False) -> Status:
+    """Return how the queue's entry ended on a replica.
+
+    :param recorded: beside facts of now, it was written down before.
+    """
+    before = ", as recorded" if recorded else ""
     if code:
-        return Status(Tone.HOLD, f"failed: {told_code(code)}")
+        return Status(Tone.HOLD, f"failed: {told_code(code)}{before}")
     match queue:
         case None:
             return Status(Tone.REST, "not known")
         case "finished":
-            return Status(Tone.GOOD, "finished")
+            return Status(Tone.GOOD, f"finished{before}")
         case "in progress":
-            return Status(Tone.CARE, "in progress")
+            return Status(Tone.CARE, f"in progress{before}")
         case _:
-            return Status(Tone.CARE, queue)
+            return Status(Tone.CARE, f"{queue}{before}")
 
 
 def _cell(one: Shown) -> Cell:
@@ -882,40 +1008,49 @@ def _warnings(found: Recorded, told_live: Explanation | None) -> Iterator[str]:
 
 
 def receipt(
-    trail: Trail, live: LiveFacts, *, cluster: str, later: bool, now: datetime, owner: Owner | None = None
+    trail: Trail,
+    live: LiveFacts,
+    *,
+    cluster: str,
+    later: bool,
+    now: datetime,
+    owner: Owner | None = None,
+    dag_id: str | None = None,
 ) -> Receipt:
     """Return what the page shows about one operation.
 
     :param later: a later operation was prepared for the same table.
     :param now: the page's time, by which it is decided how soon to look again.
     :param owner: whose it is, where the trail's admission can't be read.
+    :param dag_id: the DAG whose readers see it; what names another one is left out. ``None``: its owner's.
     """
     found = recorded(trail)
+    past = Past.of(trail.operation_id, trail.entries)
     state = found.state
-    told_live = live.explanation
-    lost = False
-    if told_live is not None and state not in (ADMITTED, STAGED):
+    admission = found.admission
+    owner = admission.owner if admission else owner
+    dag_id = dag_id or (owner.dag_id if owner else None)
+    # The record is another operation's as long as this one has none.
+    told_live = live.explanation if state not in (ADMITTED, STAGED) else None
+    if (
+        told_live is not None
+        and not told_live.read
+        and told_live.operation_id not in (None, past.operation_id)
+    ):
+        told_live = None
+    recorded_by = _Record.LATER if later else _Record.OWN
+    if told_live is not None:
+        recorded_by = _record_of(found, state, told_live, trail.operation_id)
         record = told_live.record
-        if record is None:
-            lost, told_live = state not in _ENDED, None
-        elif record.operation_id != trail.operation_id:
+        if recorded_by is _Record.LATER and record is not None:
             settled = record.find_settled(trail.operation_id)
             state = settled.outcome.value if settled else state
-            later, told_live = True, None
-        else:
+        elif record is not None:
             state = record.phase.value
-    elif told_live is not None:
-        # The record is another operation's as long as this one has none.
-        told_live = None
-    own = told_live.record if told_live is not None else None
-    words = _words(found, state, told_live, later=later, lost=lost)
-    stop = told_live.stop.category if told_live is not None and told_live.stop is not None else None
-    rows = (
-        _live_replicas(found, told_live, state, stop)
-        if told_live is not None and told_live.replicas
-        else _recorded_replicas(found, state)
-    )
-    admission = found.admission
+        own = recorded_by is _Record.OWN and (record is not None or not told_live.read)
+        told_live = _narrowed(told_live, past) if own else None
+    own_record = told_live.record if told_live is not None else None
+    words = _words(found, state, told_live, recorded_by)
     target = CommandTarget(
         found.conn_id or UNKNOWN_CONNECTION,
         cluster,
@@ -926,43 +1061,64 @@ def receipt(
     commands = () if told_live is None else fitting_commands(told_live, target)
     if not ends or state == Phase.PREPARED:
         commands = (explain_command(target), *commands)
+    over = recorded_by is not _Record.OWN
     return Receipt(
         operation_id=trail.operation_id,
         cluster=cluster,
         target=f"{admission.database}.{admission.table}" if admission else "",
-        owner=admission.owner if admission else owner,
+        owner=owner,
         state=state,
         status=words.status,
         what=words.what,
         safe=words.safe,
+        readers=None if words.elsewhere else _readers(words.affected, words.status),
         next=words.next,
         never=words.never,
         code=words.code,
+        remembered=told_live is not None and not told_live.read,
+        unproven=told_live.unproven if told_live is not None else (),
+        waiting=tuple(_waiting(told_live, dag_id)),
+        refused=tuple(_refused(past, dag_id)),
+        leftovers=tuple(map(str, told_live.leftovers)) if told_live is not None else (),
         facts=_facts(found, told_live, live),
         steps=_timeline(found, state, words.status),
-        replicas=tuple(rows),
+        replicas=tuple(_replicas(found, told_live, state)),
         commands=(*commands, evidence_command(cluster, trail.operation_id)),
-        blocked=tuple(told_blocker(one, when(one.since)) for one in told_live.blocked) if told_live else (),
+        blocked=tuple(map(str, told_live.blocked)) if told_live is not None else (),
         warnings=tuple(_warnings(found, told_live)),
-        dependents=(own.dependents if own else None) or (admission.dependents if admission else ()),
-        cleanup=tuple(_cleanup(found, own, state)),
-        groups=_groups(found, own, told_live),
+        dependents=(own_record.dependents if own_record else None)
+        or (admission.dependents if admission else ()),
+        cleanup=tuple(_cleanup(found, own_record, state)),
+        groups=_groups(found, own_record, told_live),
         trail=tuple(
-            Line(_clock(entry.at), entry.body.kind, told(entry.body), told_writer(entry))
+            TrailRow(_clock(entry.at), entry.body.kind, _told(entry, dag_id), told_writer(entry))
             for entry in trail.entries
         ),
         left_alone=tuple(f"{name} {why}." for name, why in trail.unknown),
-        refresh=None if later or lost else _refresh(found, state, now),
+        refresh=None if over else _refresh(found, state, now),
     )
 
 
+def _replicas(found: Recorded, told_live: Explanation | None, state: str) -> Iterator[ReplicaRow]:
+    if told_live is None or not told_live.replicas or told_live.observed_at is None:
+        return _recorded_replicas(found, state)
+    stop = told_live.stop.category if told_live.stop is not None else None
+    return _live_replicas(found, told_live, state, stop)
+
+
 def _facts(found: Recorded, told_live: Explanation | None, live: LiveFacts) -> Facts:
-    if told_live is not None and told_live.observed_at is not None:
-        age = f", {duration(live.age)} ago" if live.age >= 10 else ""
-        return Facts(live=True, text=f"Read from the cluster at {when(told_live.observed_at)}{age}.")
+    age = f", {duration(live.age)} ago" if live.age >= 10 else ""
+    observed_at = told_live.observed_at if told_live is not None else None
+    if told_live is not None and told_live.read and observed_at is not None:
+        return Facts(live=True, text=f"Read from the cluster at {when(observed_at)}{age}.")
     at = max(found.receipt_at, found.classified_at) or (found.entries[-1].at if found.entries else "")
-    since = f"Recorded at {_clock(at)}." if at else "Nothing is recorded about the replicas."
-    return Facts(live=False, text=f"{since} {live.why_not}".strip())
+    said = [f"Recorded at {_clock(at)}." if at else "Nothing is recorded about the replicas."]
+    unread = live.explanation if live.explanation is not None and not live.explanation.read else None
+    if unread is not None and unread.stop is not None:
+        said.append(f"Not live: {unread.stop.message}")
+    if observed_at is not None:
+        said.append(f"Only the tables below were looked at now, at {when(observed_at)}{age}.")
+    return Facts(live=False, text=" ".join([*said, *([live.why_not] if live.why_not else [])]))
 
 
 def _refresh(found: Recorded, state: str, now: datetime) -> int | None:

@@ -12,7 +12,8 @@ from airflow.sdk import ObjectStoragePath
 from airflow_provider_dpone.evidence.reader import Trail
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.publication import decide
-from airflow_provider_dpone.publication.explain import Explanation, explain
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.facts import TableFacts
 from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.receipt import publication_receipt

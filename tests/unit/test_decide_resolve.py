@@ -29,7 +29,8 @@ from airflow_provider_dpone.publication.decide_resolve import (
     decide_resolution,
     not_abandonable,
 )
-from airflow_provider_dpone.publication.explain import Way, explain
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.explanation import Way
 from airflow_provider_dpone.publication.facts import TableFacts
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import Contradictory, NotSeen, QueueState, Running, Terminal

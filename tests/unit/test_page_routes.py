@@ -27,7 +27,7 @@ from airflow_provider_dpone.evidence import objects
 from airflow_provider_dpone.evidence.layout import cluster_folder
 from airflow_provider_dpone.evidence.reader import EvidenceReader
 from airflow_provider_dpone.evidence.store import write_index
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.identity import OPERATOR, ROLLBACK
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider_dpone.evidence.reader import Trail
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
+from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.queue import HostRow, HostStatus, Running, Terminal
 from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import Owner, Phase
@@ -23,9 +24,7 @@ from airflow_provider_dpone.publication.trail import (
     Unknown,
 )
 from airflow_provider_dpone.web.view import (
-    ADMITTED,
     SENT,
-    STAGED,
     LiveFacts,
     Receipt,
     Tone,
