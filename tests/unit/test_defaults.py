@@ -55,6 +55,8 @@ def test_the_arguments() -> None:
         ("ClusterRefresh", "on_dependents"): '"report"',
         ("ClusterRefresh", "retain_predecessor"): "None",
         ("SqlSource", "conn_id"): "None",
+        ("SqlSource", "parameters"): "None",
+        ("SqlSource", "batch_rows"): "10000",
         ("FileSource", "format"): "None",
         ("FileSource", "conn_id"): "None",
         ("FileSource", "options"): "{}",

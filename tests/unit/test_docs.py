@@ -124,6 +124,10 @@ OTHER_CAPITALS: Final = {
     "OVERWRITE",
     "WARNING",
     "MATERIALIZED",
+    # Statements and types of the databases that are read.
+    "DELETE",
+    "NUMBER",
+    "TIMESTAMP",
 }
 
 
