@@ -213,6 +213,7 @@ def _state(bodies: list[tuple[int, Body]]) -> tuple[str, int, Phase | None]:
             case StoredReceipt(version, receipt) if stored is None or version > stored[0]:
                 # It is made of a stored record, so that it tells the phase where the note of the write is missing.
                 stored = (version, receipt.state.value, at)
+                intents = {one: found for one, found in intents.items() if found[1] is not receipt.state}
             case PermitUnused(_, write_id):
                 intents.pop(write_id, None)
             case _:

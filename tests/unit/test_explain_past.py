@@ -20,6 +20,7 @@ from airflow_provider_dpone.publication.explanation import NEVER_CREATE, Explana
 from airflow_provider_dpone.publication.facts import ControlFacts, Observation, TableFacts
 from airflow_provider_dpone.publication.history import Past
 from airflow_provider_dpone.publication.queue import NotSeen, QueueRow
+from airflow_provider_dpone.publication.receipt import publication_receipt
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import (
@@ -31,6 +32,7 @@ from airflow_provider_dpone.publication.trail import (
     DispatchOutcome,
     Entry,
     PermitUnused,
+    StoredReceipt,
     TurnedAway,
 )
 from airflow_provider_dpone.publication.witness import witness
@@ -123,6 +125,14 @@ def test_a_write_without_an_outcome_may_have_been_stored(
     claim = CompareAndSwap(WRITE, Phase.DISPATCHING, 1, 0, "f" * 32)
     found = past(ADMITTED, *write(Phase.PREPARED), claim, *after)
     assert (found.state, found.begun, found.sent) == ("PREPARED", begun, sent)
+
+
+def test_a_receipt_tells_the_phase_where_the_note_of_the_write_is_missing() -> None:
+    proof = publication_receipt(in_phase(Phase.COMMITTED), replayed=False)
+    claim, _ = write(Phase.COMMITTED, version=4)
+    found = past(ADMITTED, *write(Phase.TERMINAL, version=3), claim, StoredReceipt(4, proof))
+    assert (found.state, found.begun, found.unresolved) == ("COMMITTED", None, False)
+    assert past(StoredReceipt(4, proof), *write(Phase.COMPLETED, version=5)).state == "COMPLETED"
 
 
 def test_a_refusal_stands_once_with_how_often() -> None:

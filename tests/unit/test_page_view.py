@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 
 from airflow_provider_dpone.evidence.reader import Trail
-from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.explanation import Explanation
-from airflow_provider_dpone.publication.history import ADMITTED, STAGED
+from airflow_provider_dpone.publication import decide, transitions
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.explain_past import explain_unread, with_past
+from airflow_provider_dpone.publication.explanation import NEVER_CREATE, Explanation, Way
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.history import ADMITTED, STAGED, Past
 from airflow_provider_dpone.publication.queue import HostRow, HostStatus, Running, Terminal
 from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import Owner, Phase
-from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code
+from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code, Stop
 from airflow_provider_dpone.publication.trail import (
     Classification,
     CleanupStep,
     CompareAndSwapOutcome,
     OperatorAction,
+    TurnedAway,
     Unknown,
 )
 from airflow_provider_dpone.web.view import (
@@ -39,14 +43,19 @@ from tests.unit.builders import (
     ENTRY,
     FOREIGN,
     FOREIGN_TARGET,
+    NEW,
     NEW_UUID,
+    OLD,
     OLD_UUID,
     PENDING,
+    generation,
     in_phase,
+    observation,
     receipt_of,
     record,
+    stored,
 )
-from tests.unit.page_trails import START, explained, held, history, trail
+from tests.unit.page_trails import START, classified, explained, held, history, trail
 
 STATES = [ADMITTED, STAGED, *Phase]
 OPERATION = record().operation_id
@@ -216,8 +225,13 @@ def test_live_facts_go_before_recorded_ones() -> None:
     assert shown.facts.live
     assert shown.facts.text == "Read from the cluster at 1970-01-01 00:18:20 UTC."
     assert (shown.state, shown.code) == (Phase.BOUND, Code.PARTIAL_IN_PROGRESS)
-    assert shown.what[0] == live.stop.message if live.stop else False
+    assert live.stop is not None
+    assert shown.what[0] == live.plain == live.stop.message
     assert shown.safe == live.readers
+    assert (shown.readers.word, shown.readers.tone) == ("Affected", Tone.CARE) if shown.readers else False
+    assert shown.waiting == live.waiting
+    assert shown.unproven == live.unproven
+    assert not shown.remembered
     assert shown.next == live.next
     assert shown.never == live.never
     first, second = shown.replicas
@@ -344,12 +358,167 @@ def test_another_operations_record_says_nothing_about_one_that_has_none_yet() ->
 
 @pytest.mark.parametrize("state", [Phase.PREPARED, Phase.BOUND, Phase.COMMITTED])
 def test_a_record_that_is_gone_is_red(state: Phase) -> None:
-    from airflow_provider_dpone.publication.explain import explain
-    from tests.unit.builders import observation
-
     shown = page(history(state), explain(None, observation(None, PENDING, PENDING)))
     assert (shown.status.tone, shown.code) == (Tone.HOLD, Code.CONTROL_TABLE_LOST)
     assert "no record" in shown.what[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [(Phase.PREPARED, "Ended"), (Phase.BOUND, "Ended"), (Phase.COMMITTED, "Published")],
+)
+def test_a_record_of_before_a_recovery_is_missed_by_nobody(state: Phase, word: str) -> None:
+    recovered = replace(explain(None, observation(None, PENDING, PENDING)), authority_id="b" * 32)
+    shown = page(history(state), recovered)
+    assert (shown.status.word, shown.code, shown.refresh) == (word, None, None)
+    assert shown.status.tone is not Tone.HOLD
+
+
+# ---- what can't be read now
+
+
+IN_FLIGHT = [*history(Phase.BOUND), *held(Code.PARTIAL_IN_PROGRESS, in_phase(Phase.BOUND), PENDING, PENDING)]
+
+
+def unread(code: Code, seen: Observation | None, bodies: list[Any] = IN_FLIGHT) -> Explanation:
+    return explain_unread(
+        Stop(code, "It can't be read."),
+        Past.of(OPERATION, trail(OPERATION, bodies).entries),
+        (),
+        seen,
+        name="mart.orders",
+        table="orders",
+    )
+
+
+def test_without_the_control_table_the_tables_are_live_and_the_rest_has_its_time() -> None:
+    live = unread(Code.AUTHORITY_UNAVAILABLE, observation(None, COMMITTED, PENDING))
+    shown = page(IN_FLIGHT, live)
+    assert (shown.status.word, shown.code) == ("Not observed", Code.AUTHORITY_UNAVAILABLE)
+    assert (shown.remembered, shown.facts.live) == (True, False)
+    assert "Not live: It can't be read." in shown.facts.text
+    assert "Only the tables below were looked at now, at 1970-01-01 00:18:20 UTC" in shown.facts.text
+    assert shown.what[0] == live.plain
+    assert "It was BOUND at 2026-01-02 03:04:" in " ".join(shown.what[1:])
+    assert [row.target.uuid for row in shown.replicas] == [NEW_UUID, OLD_UUID]
+    assert [row.rows for row in shown.replicas] == ["10", "10"]
+    assert shown.safe.startswith("Readers are affected")
+    assert any("only the control table knows" in line for line in shown.unproven)
+    assert shown.next == live.next
+    assert shown.next[0].startswith("Restore Keeper; then a retry observes. Explain again then.")
+    # Nothing that changes something is offered: it would rest on the record.
+    assert [command.split()[2] for command in shown.commands] == ["explain", "evidence"]
+
+
+def test_what_the_queue_said_is_told_from_what_the_tables_show() -> None:
+    queue = running(r1=HostRow(HostStatus.SUCCESS, 0), r2=HostRow(HostStatus.IN_PROGRESS))
+    bound = in_phase(Phase.BOUND)
+    stop = Stop(Code.PARTIAL_IN_PROGRESS, "It follows.")
+    bodies = history(Phase.BOUND) + classified(decide.Wait(stop), bound, 2, COMMITTED, PENDING, queue=queue)
+    shown = page(bodies, unread(Code.AUTHORITY_UNAVAILABLE, observation(None, COMMITTED, COMMITTED), bodies))
+    assert [row.ddl.word for row in shown.replicas] == ["finished, as recorded", "in progress, as recorded"]
+    assert [row.status.word for row in shown.replicas] == ["new data is live", "new data is live"]
+
+
+def test_without_any_look_the_recorded_matrix_stays_with_its_time() -> None:
+    live = unread(Code.SERVER_UNAVAILABLE, None)
+    shown = page(IN_FLIGHT, live)
+    assert shown.status.word == "Not observed"
+    assert [row.seen[:16] for row in shown.replicas] == ["2026-01-02 03:04"] * 2
+    assert shown.readers is not None
+    assert shown.readers.word == "Not known"
+    assert "looked at now" not in shown.facts.text
+
+
+def test_a_hold_that_is_recorded_stays_red_while_nothing_can_be_read() -> None:
+    bodies = history(Phase.TERMINAL) + held(
+        Code.PARTIAL_TERMINAL, in_phase(Phase.TERMINAL), COMMITTED, PENDING
+    )
+    shown = page(bodies, unread(Code.AUTHORITY_UNAVAILABLE, None, bodies))
+    assert shown.status.word == "On hold"
+    proven = history(Phase.COMMITTED)
+    assert page(proven, unread(Code.AUTHORITY_UNAVAILABLE, None, proven)).status.tone is Tone.GOOD
+
+
+def test_a_lost_control_table_offers_the_recovery_and_nothing_else() -> None:
+    shown = page(IN_FLIGHT, unread(Code.CONTROL_TABLE_LOST, observation(None, COMMITTED, COMMITTED)))
+    assert (shown.status.tone, shown.code) == (Tone.HOLD, Code.CONTROL_TABLE_LOST)
+    assert [command.split()[2] for command in shown.commands] == ["explain", "init", "init", "evidence"]
+    assert shown.commands[1].endswith("--recover --print-sql")
+    assert shown.commands[2].endswith("--recover --reason '...'")
+    assert NEVER_CREATE in shown.never
+
+
+def test_what_was_written_down_of_another_operation_is_not_told_of_this_one() -> None:
+    other = replace(unread(Code.AUTHORITY_UNAVAILABLE, None), past=Past.of("ff" * 32, ()))
+    shown = page(IN_FLIGHT, other)
+    assert not shown.remembered
+    assert shown.facts.text.endswith("Not live: It can't be read.")
+
+
+# ---- who else is concerned
+
+
+def turned_away(dag_id: str) -> TurnedAway:
+    return TurnedAway("d" * 64, Owner(dag_id, "secret-run", "stage", -1), Code.TARGET_BUSY, Phase.BOUND, 2)
+
+
+def test_who_was_refused_is_named_to_readers_of_its_dag_alone() -> None:
+    own = page([*history(Phase.BOUND), turned_away("dag")])
+    assert "run secret-run" in own.refused[0]
+    assert "secret-run" in own.trail[-1].what
+    foreign = page([*history(Phase.BOUND), turned_away("hidden"), turned_away("hidden")])
+    assert foreign.refused == (
+        "An operation of another DAG was refused at 2026-01-02 03:04:18 UTC, 2 times, before its source was read.",
+    )
+    assert not any("hidden" in text or "secret-run" in text for text in map(str, (foreign,)))
+
+
+def test_the_task_that_wrote_last_is_named_to_readers_of_its_dag_alone() -> None:
+    bodies = history(Phase.BOUND)
+    live = explained(in_phase(Phase.BOUND), COMMITTED, PENDING)
+    known = replace(live, past=Past.of(OPERATION, trail(OPERATION, bodies).entries))
+    assert page(bodies, known).waiting[-1].startswith("Heard of last: task stage of DAG dag, run run, try 1")
+    assert known.past is not None
+    assert known.past.task is not None
+    hidden = replace(known, past=replace(known.past, task=replace(known.past.task, dag_id="hidden")))
+    assert page(bodies, hidden).waiting == live.waiting
+
+
+def test_what_others_admitted_since_is_not_told_of_a_published_operation() -> None:
+    row = stored(in_phase(Phase.COMPLETED_RETAINING))
+    other = Past.of("ff" * 32, trail("ff" * 32, history(STAGED), Owner("hidden", "r", "stage", -1)).entries)
+    seen = observation(row, {"orders": NEW}, {"orders": NEW})
+    live = with_past(explain(row, seen, read_at=1), seen, None, [other], {}, name="mart.orders")
+    assert Way.STAGE in live.ways
+    shown = page(history(Phase.COMPLETED_RETAINING), live)
+    assert shown.what[0] == "mart.orders: the last operation is published on every replica."
+    assert shown.next == ("Nothing to do.",)
+    assert not any("orphans" in command for command in shown.commands)
+    assert "hidden" not in str(shown)
+
+
+def test_a_replaced_table_that_stays_is_named_with_what_to_do() -> None:
+    of = in_phase(Phase.COMPLETED_RETAINING)
+    item = replace(of.retained[0], drop_after=0, name="orders__dpone_1", generation=generation(OLD_UUID))
+    row = stored(replace(of, retained=(item,)))
+    seen = observation(row, {"orders": NEW}, {"orders": NEW, "orders__dpone_1": OLD})
+    live = with_past(
+        explain(row, seen, read_at=1), seen, None, (), {item.name: {"s1/r2": 359}}, name="mart.orders"
+    )
+    shown = page(history(Phase.COMPLETED_RETAINING), live)
+    assert shown.status.tone is Tone.GOOD
+    assert "exception code 359" in shown.leftovers[0]
+    assert shown.next[0].startswith("Remove the cause")
+    assert any(command.startswith("airflow dpone orphans --conn-id") for command in shown.commands)
+
+
+def test_what_is_proven_needs_nobody_and_the_command_says_the_same() -> None:
+    live = explained(in_phase(Phase.COMMITTED), COMMITTED, COMMITTED)
+    assert live.ways == (Way.FREE,)
+    shown = page(history(Phase.COMMITTED), live)
+    assert shown.next == live.next
+    assert shown.next[0].startswith("Nothing to do")
 
 
 # ---- cleanup
