@@ -26,11 +26,11 @@ from airflow_provider_dpone.clickhouse.watching import Lookout
 from airflow_provider_dpone.evidence.location import evidence_root
 from airflow_provider_dpone.evidence.prune import PruneResult
 from airflow_provider_dpone.evidence.prune import prune as run_prune
-from airflow_provider_dpone.evidence.reader import EvidenceReader
+from airflow_provider_dpone.evidence.reader import EvidenceReader, clusters
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.orphans import Orphan, find_orphans
 from airflow_provider_dpone.publication.record import AuthorityRecord
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -79,6 +79,12 @@ class Connected:
     ports: Ports
     site: Site
     control: ControlTable
+    queue: DdlQueue
+
+    @property
+    def statements_sent(self) -> int:
+        """How many statements for the whole cluster may have left this process."""
+        return self.queue.sent
 
     def staging(self, refresh: ClusterRefresh, source: Source, load_seconds: float) -> ClusterStaging:
         """Return the adapter that builds and loads candidates.
@@ -127,13 +133,15 @@ def connect(
 
 
 @contextmanager
-def server(conn_id: str) -> Iterator[Server]:
+def server(conn_id: str, *, patience: float | None = None) -> Iterator[Server]:
     """Return the server of an Airflow connection, not connected yet; it is closed at the end.
 
+    :param patience: for how many seconds a server may be silent at most, whatever the connection says.
     :raises Stopped: ``BAD_INPUT``: the connection can't be used.
     """
     with bad_input():
-        found = DponeClickHouseHook(conn_id).get_conn()
+        hook = DponeClickHouseHook(conn_id)
+        found = hook.get_conn() if patience is None else hook.hurried(patience)
     try:
         yield found
     finally:
@@ -230,19 +238,25 @@ def orphans(server: Server, cluster: str) -> tuple[Orphan, ...]:
 
 
 def explain(server: Server, target: Target) -> Explanation:
-    """Explain one target. Reads only.
+    """Explain one target, as the command and the page show it. Reads only.
 
-    :raises Stopped: something that it rests on can't be read; ``BAD_INPUT``: an option can't be used.
+    Where the control table or the cluster can't be read, it is explained from the evidence.
+
+    :raises Stopped: ``UNKNOWN_CLUSTER``; ``CAS_CONFLICT``: it moves too fast; ``BAD_INPUT``: an option can't be used.
     """
     with bad_input():
         control = control_table()
         trail = evidence(target.cluster, writer="explain")
+        reader = evidence_reader(target.cluster)
+    catalog = Catalog(server, target, control, internal_replication=None, fewest_replicas=1)
     return run_explain(
-        Catalog(server, target, control, internal_replication=None, fewest_replicas=1),
+        catalog,
         DdlQueue(server),
         trail,
         Site(target, user=server.user, control_structure=control.structure),
         DdlQueue(server),
+        reader,
+        catalog,
     )
 
 
@@ -274,6 +288,7 @@ def _connected(
     internal_replication: bool | None,
     fewest_replicas: int = 2,
 ) -> Connected:
+    queue = DdlQueue(connection)
     return Connected(
         connection,
         Ports(
@@ -285,7 +300,7 @@ def _connected(
                 fewest_replicas=fewest_replicas,
             ),
             authority=Authority(connection, target.cluster, control),
-            queue=DdlQueue(connection),
+            queue=queue,
             evidence=trail,
             clock=SystemClock(),
             random=SystemRandom(),
@@ -293,6 +308,7 @@ def _connected(
         ),
         Site(target, user=connection.user, control_structure=control.structure),
         control,
+        queue,
     )
 
 
@@ -302,6 +318,16 @@ def evidence(cluster: str, *, writer: str, about: Mapping[str, Json] | None = No
     :raises ValueError: its folder can't be used, as the option stands.
     """
     return EvidenceStore(evidence_root(), cluster=cluster, writer=writer, about=about)
+
+
+def evidence_readers() -> dict[str, EvidenceReader]:
+    """Return what reads the evidence, for each cluster that has some.
+
+    :raises ValueError: its folder can't be used, as the option stands.
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+    """
+    root = evidence_root()
+    return {cluster: EvidenceReader(root, cluster) for cluster in clusters(root)}
 
 
 def evidence_reader(cluster: str) -> EvidenceReader:

@@ -1,4 +1,4 @@
-"""What Airflow asks a provider about: connection type, options, commands."""
+"""What Airflow asks a provider about: connection type, links, options, commands."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "extra-links": ["airflow_provider_dpone.links.receipt.ReceiptLink"],
         "cli": ["airflow_provider_dpone.cli.definition.commands"],
         "config": {
             options.SECTION: {

@@ -213,6 +213,56 @@ def measured_sources() -> str:
     return head + table(("what", "ours", "the other", "ratio", "the project asks for"), rows)
 
 
+# ---- as a provider
+
+
+def tested_versions() -> str:
+    """Return what ``scripts/test-matrix`` last found, on each Airflow and Python."""
+    file = DOCS / "matrix.json"
+    if not file.exists():
+        return "No run is recorded yet. `scripts/test-matrix` makes one.\n"
+    found = json.loads(file.read_text())
+    made = found["made"]
+    changed = " with uncommitted changes" if made["changed"] else ""
+    results = {(one["airflow"], one["python"], one["step"]): one for one in found["results"]}
+    rows = []
+    for airflow, python in dict.fromkeys((one["airflow"], one["python"]) for one in found["results"]):
+        steps = [results[airflow, python, step] for step in ("units", "refresh")]
+        rows.append((airflow, python, _tested(steps), *map(_what_became, steps)))
+    where = f"{made['cores']} cores, servers `{made['servers']}`"
+    return f"Made {made['date']}, commit `{made['commit']}`{changed}, {where}.\n\n" + table(
+        ("Airflow", "Python", "", "unit tests", "a refresh end to end"), rows
+    )
+
+
+def _tested(steps: Sequence[Mapping[str, Any]]) -> str:
+    if any(step["failed"] for step in steps):
+        return "**fails**"
+    ran = [step["not_run"] is None for step in steps]
+    return "tested" if all(ran) else "tested in part" if any(ran) else "untested"
+
+
+def _what_became(step: Mapping[str, Any]) -> str:
+    if step["not_run"] is not None:
+        return f"not run: {step['not_run']}"
+    counts = [
+        f"{step[what]} {what}" for what in ("passed", "failed", "skipped") if step[what] or what == "passed"
+    ]
+    return f"{', '.join(counts)} in {step['seconds']:.0f} s"
+
+
+def metrics() -> str:
+    """Return every metric, from the table that sends them."""
+    from airflow_provider_dpone.operators.metrics import METRICS
+    from airflow_provider_dpone.publication.stop import Category
+
+    rows = []
+    for one in METRICS:
+        outcomes = [f"`{word}`" for word in (*one.outcomes, *map(str, Category))] if one.outcomes else []
+        rows.append((f"`{one.name}`", one.kind, markdown(one.meaning), ", ".join(outcomes)))
+    return table(("metric", "kind", "meaning", "tag `outcome`"), rows)
+
+
 # ---- decisions
 
 
@@ -546,6 +596,8 @@ def schemas() -> dict[str, str]:
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "codes": codes,
     "decisions": decisions,
+    "tested-versions": tested_versions,
+    "metrics": metrics,
     "type-map-postgres": type_map_postgres,
     "type-map-driver": type_map_driver,
     "type-map-arrow": type_map_arrow,

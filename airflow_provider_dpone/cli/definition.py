@@ -135,8 +135,10 @@ def commands() -> list[CLICommand]:
                     name="explain",
                     help="Say what happened to a table, what is proven, what is safe next and what never",
                     description=(
-                        "Read record, queue and replicas, and say what they mean. Reads only. Exit status: 0 "
-                        "if the table is free, 2 if an operation holds it, 1 if it can't be read."
+                        "Read record, queue and replicas, and say what they mean. Where the record can't be "
+                        "read, say what was known before, from the evidence, and what the tables show. Reads "
+                        "only. Exit status: 0 if the table is free, 2 if an operation holds it, 1 if its record "
+                        "can't be read now, or nothing can be told."
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.holds.explain"),
                     args=(ARG_CONN_ID, ARG_CLUSTER, ARG_DATABASE, ARG_TABLE, ARG_OUTPUT),

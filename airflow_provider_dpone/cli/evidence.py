@@ -7,31 +7,15 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Final, assert_never
+from typing import Final
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.cli.output import exit_status, operator_name, print_json, print_text
 from airflow_provider_dpone.evidence.reader import Trail
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.trail import (
-    Admission,
-    Body,
-    CandidateIntent,
-    Classification,
-    CleanupStep,
-    CompareAndSwap,
-    CompareAndSwapOutcome,
-    DispatchOutcome,
-    Entry,
-    OperatorAction,
-    PermitUnused,
-    Pruned,
-    PublishAsked,
-    Staged,
-    StoredReceipt,
-    dump_entry,
-)
+from airflow_provider_dpone.publication.telling import told, told_writer
+from airflow_provider_dpone.publication.trail import Admission, dump_entry
 
 MOST_LISTED: Final = 1000
 """Most operations that one list shows."""
@@ -119,7 +103,7 @@ def reindex(args: Namespace) -> None:
         return
     print_text(
         f"{done.operations} operations are on the list of cluster {args.cluster}: {done.added} entries were "
-        f"missing, {done.repaired} were cut off, {done.removed} had no trail."
+        f"missing, {done.repaired} were cut off or older, {done.removed} had no trail."
     )
     if done.unlisted:
         print_text(f"{done.unlisted} operations have no admission, and so no place on the list.")
@@ -175,59 +159,13 @@ def _trail(trail: Trail) -> Iterator[str]:
         owner = admission.owner
         yield f"{admission.database}.{admission.table}, DAG {owner.dag_id}, run {owner.run_id}"
     yield ""
-    rows = [(entry.at, entry.body.kind, told(entry.body), _who(entry)) for entry in trail.entries]
+    rows = [(entry.at, entry.body.kind, told(entry.body), told_writer(entry)) for entry in trail.entries]
     yield from _aligned([("WHEN", "ENTRY", "WHAT", "WHO"), *rows])
     for name, why in trail.unknown:
         yield f"{name} {why}."
-
-
-def _who(entry: Entry) -> str:
-    about = entry.about
-    if "operator" in about:
-        return str(about["operator"])
-    return f"{about['task_id']}, try {about['try_number']}" if "task_id" in about else entry.writer
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def told(body: Body) -> str:
-    """Return an entry in one line."""
-    match body:
-        case Admission():
-            warnings = "".join(f"; {warning}" for warning in body.warnings)
-            return f"admitted on {', '.join(body.replicas)}{warnings}"
-        case CandidateIntent():
-            return f"about to create {body.table}"
-        case Staged():
-            return f"{body.rows:,} rows in {body.table}, equal on {', '.join(body.replicas)}"
-        case CompareAndSwap():
-            before = "nothing" if body.from_version is None else f"version {body.from_version}"
-            return f"about to write {body.phase} over {before} (epoch {body.epoch})"
-        case CompareAndSwapOutcome():
-            version = "" if body.version is None else f" as version {body.version}"
-            return f"{body.phase}: {body.outcome}{version}"
-        case PublishAsked():
-            return "a publish task found it unproven"
-        case PermitUnused():
-            return f"the permit of epoch {body.epoch} was never used"
-        case DispatchOutcome():
-            code = "" if body.exception_code is None else f" (code {body.exception_code})"
-            return f"{body.statement} sent, reply {body.reply}{code}"
-        case Classification():
-            states = ", ".join(f"{r.alias} {r.state}" for r in body.replicas if r.state is not None)
-            return f"{body.aggregate}: {states}" if states else body.aggregate
-        case StoredReceipt():
-            return f"{body.receipt.state} on {', '.join(r.alias for r in body.receipt.replicas)}"
-        case CleanupStep():
-            why = "" if body.why is None else f": {body.why}"
-            return f"{body.step} {body.table}{why}"
-        case OperatorAction():
-            return f"{body.action}, {body.step}: {body.reason}"
-        case Pruned():
-            return f"{len(body.operations)} trails deleted"
-        case _:
-            assert_never(body)

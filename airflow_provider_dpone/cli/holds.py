@@ -9,26 +9,29 @@ from dataclasses import asdict
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.cli.output import (
-    command_line,
     exit_status,
     operator_name,
     print_json,
     print_log,
     print_text,
-    when,
 )
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
+from airflow_provider_dpone.clickhouse.errors import name_of
 from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.explain import Explanation, Way
-from airflow_provider_dpone.publication.queue_report import Blocker
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
+from airflow_provider_dpone.publication.commands import CommandTarget, fitting_commands
+from airflow_provider_dpone.publication.explanation import Explanation
+from airflow_provider_dpone.publication.record import AuthorityRecord, Owner, Phase
+from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
 from airflow_provider_dpone.routes.ports import Ports, Target
 
 HELD = 2
 """Exit status of a command that reads, where an operation holds a table."""
+
+UNREAD = 1
+"""Exit status of `explain`, where the target's record can't be read now."""
 
 
 def status(args: Namespace) -> None:
@@ -54,7 +57,8 @@ def status(args: Namespace) -> None:
 def explain(args: Namespace) -> None:
     """Say what happened to one target, what is proven per replica, and what to do.
 
-    :raises SystemExit: 2: an operation holds the target; 1: it can't be read.
+    :raises SystemExit: 2: an operation holds the target; 1: how it stands can't be read now, and what was known
+        before is shown; or nothing can be told at all.
     """
     target = Target(args.cluster, args.database, args.table)
     with exit_status(args.output), composition.server(args.conn_id) as server:
@@ -63,6 +67,8 @@ def explain(args: Namespace) -> None:
         print_json(_explanation_json(args, target, found))
     else:
         print_text(*_explanation(args, target, found), sep="\n")
+    if not found.read:
+        raise SystemExit(UNREAD)
     if found.held:
         raise SystemExit(HELD)
 
@@ -85,7 +91,7 @@ def resolve(args: Namespace) -> None:
 
 def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits], Ended]) -> None:
     target = Target(args.cluster, args.database, args.table)
-    about: dict[str, Json] = {"operator": operator_name()}
+    about: dict[str, Json] = {"operator": operator_name(), "conn_id": args.conn_id}
     with exit_status(args.output):
         with bad_input():
             request = OperatorRequest(args.reason, args.operation, tuple(getattr(args, "retire", None) or ()))
@@ -158,15 +164,14 @@ def _status_json(one: TargetStatus | Unusable) -> Json:
         "phase": record.phase.value if record else None,
         "since": record.changed_at if record else None,
         "held": record is not None and _held(record),
-        "owner": _owner(record) if record else None,
+        "owner": _owner(record.owner) if record else None,
         "live": dict(one.live),
         "retained": [item.name for item in record.retained] if record else [],
         "problem": one.problem.as_json() if one.problem else None,
     }
 
 
-def _owner(record: AuthorityRecord) -> Json:
-    owner = record.owner
+def _owner(owner: Owner) -> Json:
     return {
         "dag_id": owner.dag_id,
         "run_id": owner.run_id,
@@ -178,50 +183,38 @@ def _owner(record: AuthorityRecord) -> Json:
 # ---- explain
 
 
-def _commands(args: Namespace, found: Explanation) -> list[str]:
-    """The commands of the ways that have one, ready to be run."""
-    if found.record is None:
-        return []
-    where = (
-        ("--conn-id", args.conn_id),
-        ("--cluster", args.cluster),
-        ("--database", args.database),
-        ("--table", args.table),
-    )
-    operation = ("--operation", found.record.operation_id[:16])
-    names = {Way.RESOLVE: "resolve", Way.ABANDON: "abandon", Way.REPAIR: "resolve"}
-    wanted = dict.fromkeys(names[way] for way in found.ways if way in names)
-    said = [command_line(name, *where, operation) for name in wanted]
-    if Way.ROLL_ON in found.ways:
-        said.insert(0, command_line("rollback", *where, ("--operation", found.record.owner.run_id[:16])))
-    if Way.RETIRE in found.ways:
-        gone = [("--retire", alias) for alias in found.gone]
-        said.append(command_line("resolve", *where, operation, *gone))
-    return said
+def _commands(conn_id: str, target: Target, found: Explanation) -> tuple[str, ...]:
+    return fitting_commands(found, CommandTarget(conn_id, target.cluster, target.database, target.table))
 
 
 def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterator[str]:
     yield f"{target} on cluster {target.cluster}"
-    yield f"{found.summary}"
-    if (record := found.record) is not None:
-        yield f"Operation {record.operation_id[:16]}, since {when(record.changed_at)}"
-    yield from _section("What happened", found.happened)
+    yield found.plain
+    yield found.summary
+    if found.operation_id is not None and found.since is not None:
+        recorded = "" if found.read else ", as it was written down"
+        yield f"Operation {found.operation_id[:16]}, {found.phase} since {when(found.since)}{recorded}"
+    yield from _section("Readers", (found.readers,))
+    yield from _section("What happened", (*found.happened, *found.newer))
     if found.stop is not None:
-        yield from _section("Why it does not go on", (found.stop.code, found.stop.message))
+        free = found.read and not found.held
+        title = "Why a run would be refused" if free else "Why it does not go on"
+        yield from _section(title, (found.stop.code, found.stop.message))
     yield from _section("Proven", found.proven)
     yield from _section("Not proven", found.unproven)
     yield from _section(
-        "What the queue says",
+        "What the queue says" if found.read else "What the queue said",
         [
-            f"{alias}: {seen.queue}"
-            + (f", exception code {seen.exception_code}" if seen.exception_code is not None else "")
+            f"{alias}: {seen.queue}{_exception(seen.exception_code)}"
             for alias, seen in found.replicas.items()
             if seen.queue is not None
         ],
     )
-    yield from _section("What blocks the queue", [_blocking(one) for one in found.blocked])
+    yield from _section("What blocks the queue", list(map(str, found.blocked)))
     yield from _section("Warning", found.warnings)
-    yield from _section("Readers", (found.readers,))
+    yield from _section("Who waits", _waiting(found))
+    yield from _section("Who was refused meanwhile", list(map(str, found.refused)))
+    yield from _section("What is left over", list(map(str, found.leftovers)))
     yield from _section("Safe next", found.next)
     yield from _section(
         "Repair",
@@ -231,17 +224,22 @@ def _explanation(args: Namespace, target: Target, found: Explanation) -> Iterato
             if seen.repair is not None
         ],
     )
-    yield from _section("Commands", _commands(args, found))
+    yield from _section("Commands", _commands(args.conn_id, target, found))
     yield from _section("Never", found.never)
+    if found.held or not found.read or found.others:
+        yield from _section(
+            "What was written down, the last entries (not looked at now)", list(map(str, found.recorded))
+        )
 
 
-def _blocking(one: Blocker) -> str:
-    who = "this provider" if one.ours else "somebody else"
-    through = f" through {one.initiator}" if one.initiator else ""
-    return (
-        f"{one.replica}: {one.entry}, queued by {who}{through} at {when(one.since)}, is {one.status or 'unknown'}"
-        " and comes first"
-    )
+def _waiting(found: Explanation) -> tuple[str, ...]:
+    return found.waiting if found.heard_of is None else (*found.waiting, found.heard_of)
+
+
+def _exception(code: int | None) -> str:
+    if code is None:
+        return ""
+    return f", exception code {code}" + (f" ({name})" if (name := name_of(code)) else "")
 
 
 def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
@@ -251,36 +249,48 @@ def _section(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[str]:
 
 
 def _explanation_json(args: Namespace, target: Target, found: Explanation) -> dict[str, Json]:
-    record = found.record
+    owner = found.owner
     return {
+        "ok": found.read,
         "cluster": target.cluster,
         "database": target.database,
         "table": target.table,
+        "plain": found.plain,
+        "read": found.read,
         "held": found.held,
         "summary": found.summary,
-        "operation": record.operation_id if record else None,
-        "phase": record.phase.value if record else None,
-        "since": record.changed_at if record else None,
-        "owner": _owner(record) if record else None,
-        "happened": list(found.happened),
+        "operation": found.operation_id,
+        "phase": found.phase,
+        "since": found.since,
+        "owner": _owner(owner) if owner else None,
+        "happened": [*found.happened, *found.newer],
         "stop": found.stop.as_json() if found.stop else None,
         "proven": list(found.proven),
         "unproven": list(found.unproven),
         "blocked": [asdict(one) for one in found.blocked],
         "newer_entries": found.newer_entries,
         "warnings": list(found.warnings),
+        "observed_at": found.observed_at,
+        "affected": found.affected,
         "readers": found.readers,
+        "waiting": list(_waiting(found)),
+        "refused": [asdict(one) for one in found.refused],
+        "leftovers": [asdict(one) for one in found.leftovers],
         "next": [{"way": way.value, "text": text} for way, text in zip(found.ways, found.next, strict=True)],
-        "commands": list(_commands(args, found)),
+        "commands": list(_commands(args.conn_id, target, found)),
         "never": list(found.never),
         "replicas": {
             alias: {
                 "state": seen.state.value,
                 "live": seen.live,
+                "uuid": seen.target.uuid,
+                "rows": seen.target.rows,
+                "problem": seen.target.problem,
                 "queue": seen.queue,
                 "exception_code": seen.exception_code,
                 "repair": render_local(seen.repair) if seen.repair else None,
             }
             for alias, seen in found.replicas.items()
         },
+        "recorded": [asdict(one) for one in found.recorded],
     }

@@ -5,15 +5,12 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import NoReturn
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from airflow_provider_dpone.compat import AirflowNotFoundException
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 
@@ -60,14 +57,3 @@ def operator_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
-
-
-def command_line(name: str, *flags: tuple[str, str]) -> str:
-    """Return a command that changes something, ready to be run but for its reason."""
-    said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in flags)
-    return f"airflow dpone {name} {said} --reason '...'"
-
-
-def when(seconds: int) -> str:
-    """Return a time on a server's clock in words."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

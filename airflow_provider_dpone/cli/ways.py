@@ -7,17 +7,17 @@ from argparse import Namespace
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.cli.output import (
-    command_line,
     exit_status,
     operator_name,
     print_json,
     print_log,
     print_text,
-    when,
 )
 from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.commands import command_line
 from airflow_provider_dpone.publication.orphans import Orphan
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest
 from airflow_provider_dpone.routes.ports import Target
@@ -65,9 +65,7 @@ def rollback(args: Namespace) -> None:
         with bad_input():
             request = OperatorRequest(args.reason, args.operation)
             waits = composition.waits()
-        with composition.operator_ports(
-            args.conn_id, target, about={"operator": operator_name()}, log=print_log
-        ) as connected:
+        with composition.operator_ports(args.conn_id, target, about=_about(args), log=print_log) as connected:
             done = cluster_refresh.rollback(connected.ports, connected.site, request, waits)
     if args.output == "json":
         print_json(
@@ -119,9 +117,7 @@ def _change(args: Namespace, orphan: Orphan) -> None:
         request = OperatorRequest(args.reason or "")
         waits = composition.waits()
         target = Target(args.cluster, orphan.database, orphan.table or orphan.name)
-    with composition.operator_ports(
-        args.conn_id, target, about={"operator": operator_name()}, log=print_log
-    ) as connected:
+    with composition.operator_ports(args.conn_id, target, about=_about(args), log=print_log) as connected:
         if args.forget:
             item = cluster_refresh.forget(connected.ports, connected.site, orphan.name, request, waits)
             answer: dict[str, Json] = {"ok": True, "forgotten": item.name, "uuid": item.generation.uuid}
@@ -138,6 +134,10 @@ def _change(args: Namespace, orphan: Orphan) -> None:
         print_json(answer)
     else:
         print_text(said)
+
+
+def _about(args: Namespace) -> dict[str, Json]:
+    return {"operator": operator_name(), "conn_id": args.conn_id}
 
 
 def _as_json(one: Orphan) -> Json:

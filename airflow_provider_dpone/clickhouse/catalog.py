@@ -123,9 +123,16 @@ class Catalog:
         A second statement is needed only where the first one can't work: a replica is away, or the
         control table doesn't exist somewhere.
         """
-        names = sorted({*tables})
         # As long as nothing is known of the control table, the statement assumes that it exists.
-        with_rows, without_unreachable = True, False
+        return self._observe(tables, with_rows=True)
+
+    def observe_tables(self, tables: Collection[str]) -> Observation:
+        """Look at tables without the control table's rows; see :meth:`routes.ports.Tables.observe_tables`."""
+        return self._observe(tables, with_rows=False)
+
+    def _observe(self, tables: Collection[str], *, with_rows: bool) -> Observation:
+        names = sorted({*tables})
+        without_unreachable = False
         while True:
             sequence = next_sequence()
             try:

@@ -63,15 +63,17 @@ TOKEN_PREFIX: Final = "dpone1:"
 _MOST_TOKENS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DdlQueue:
     """Sends to the queue and reads it; implements :class:`routes.ports.DdlQueue`.
 
     :ivar task_timeout: seconds that the server waits for the replicas.
+    :ivar sent: how many statements may have left this process; each used a permit.
     """
 
     server: Server
     task_timeout: int = TASK_TIMEOUT
+    sent: int = 0
 
     def __post_init__(self) -> None:
         if self.task_timeout < 1:
@@ -100,6 +102,7 @@ class DdlQueue:
             nonlocal sending
             permit.use(token)
             sending = True
+            self.sent += 1
 
         try:
             self.server.once(

@@ -152,7 +152,7 @@ class ServerError(Exception):
                 return None
             code = int(found.group(1))
         names = _NAME_TAIL.findall(text)
-        return cls(code, names[-1] if names else _name_of(code), text)
+        return cls(code, names[-1] if names else name_of(code), text)
 
 
 class ConnectFailed(Exception):
@@ -179,7 +179,12 @@ def summary(error: TransportError) -> str:
         meaning = error.own_message or _MEANINGS[ErrorCode(error.code)]
     except ValueError:
         meaning = "see ClickHouse's list of error codes"
-    return f"{error.code} {error.name or _name_of(error.code)}: {meaning}"
+    return f"{error.code} {error.name or name_of(error.code)}: {meaning}"
+
+
+def told_code(code: int) -> str:
+    """Return what an error code of ClickHouse means, where nothing but the code is kept."""
+    return summary(ServerError(code, name_of(code)))
 
 
 def stopped(error: TransportError, doing: str) -> Stopped:
@@ -205,7 +210,8 @@ def stopped(error: TransportError, doing: str) -> Stopped:
     return Stopped(Stop(stop, message, facts=facts))
 
 
-def _name_of(code: int) -> str:
+def name_of(code: int) -> str:
+    """Return the name of an error code that something here depends on; empty for any other."""
     try:
         return ErrorCode(code).name
     except ValueError:

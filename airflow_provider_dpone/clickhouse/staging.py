@@ -207,16 +207,22 @@ class ClusterStaging:
         self._limits = limits
         self._cancel = cancel or threading.Event()
         self._running: LoadQuery | None = None
+        self.query_id: str | None = None
+        """The id of the load's query, once there is one. It holds no secret: ``system.query_log`` has it too."""
 
     def quoted(self, name: str) -> str:
         """Return the target's database and ``name``, quoted for SQL."""
         return qualified(self._target.database, name)
 
-    def cancel(self) -> None:
-        """Stop: kill a running load by its id now, and let none begin. May be called by a signal handler."""
+    def cancel(self) -> bool | None:
+        """Stop: kill a running load by its id now, and let none begin. May be called by a signal handler.
+
+        :returns: whether a server took the kill up; ``None``: no load was running.
+        """
         self._cancel.set()
         if (running := self._running) is not None:
-            running.kill()
+            return running.kill()
+        return None
 
     # --- Plan --------------------------------------------------------------------------
 
@@ -537,7 +543,7 @@ class ClusterStaging:
                 raise self._too_large("nothing was sent") from None
             except _Cancelled:
                 raise _cancelled() from None
-        self._running = query
+        self._running, self.query_id = query, query.query_id
         try:
             with watch:
                 # A stream's statement leads its body: in the URL, a wide table's would be too long for the

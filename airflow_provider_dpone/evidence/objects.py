@@ -35,15 +35,19 @@ def create(folder: ObjectStoragePath, name: str, data: bytes, *, durable: bool =
             raise unavailable(f"writing ended with {type(error).__name__}") from None
 
 
-def names(folder: ObjectStoragePath) -> list[str]:
+def names(folder: ObjectStoragePath, below: str = "") -> list[str]:
     """Return the names in a folder, sorted; none if there is no such folder.
 
+    :param below: a folder in it. Making a path of it would take longer than listing it.
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
     """
+    path = _path(folder, below)
     try:
+        if is_local(folder):
+            return sorted(os.listdir(path))  # noqa: PTH208 - it is text, and names are all that is wanted
         # A listing that was kept from before would hide what another worker has written since.
-        folder.fs.invalidate_cache(folder.path)
-        found = folder.fs.ls(folder.path, detail=False)
+        folder.fs.invalidate_cache(path)
+        found = folder.fs.ls(path, detail=False)
     except FileNotFoundError:
         return []
     except Exception as error:  # noqa: BLE001 - every storage has its own exceptions
@@ -51,13 +55,14 @@ def names(folder: ObjectStoragePath) -> list[str]:
     return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
 
-def read(path: ObjectStoragePath) -> bytes:
+def read(path: ObjectStoragePath, below: str = "") -> bytes:
     """Return an object's bytes.
 
+    :param below: its path in the folder ``path``; as for :func:`names`.
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
     """
     try:
-        return cast("bytes", path.fs.cat_file(path.path))
+        return cast("bytes", path.fs.cat_file(_path(path, below)))
     except Exception as error:  # noqa: BLE001 - every storage has its own exceptions
         raise unavailable(f"reading ended with {type(error).__name__}") from None
 
@@ -92,6 +97,10 @@ def is_local(folder: ObjectStoragePath) -> bool:
 def unavailable(why: str) -> Stopped:
     """Return the stop of a store that can't be used."""
     return Stopped(Stop(Code.EVIDENCE_UNAVAILABLE, f"The evidence store can't be used: {why}."))
+
+
+def _path(folder: ObjectStoragePath, below: str) -> str:
+    return f"{folder.path.rstrip('/')}/{below}" if below else str(folder.path)
 
 
 def _found(path: ObjectStoragePath) -> bytes | None:

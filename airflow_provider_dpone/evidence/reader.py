@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
 from airflow_provider_dpone.evidence.store import index_entry, write_index
+from airflow_provider_dpone.publication.history import ADMITTED, STAGED
+from airflow_provider_dpone.publication.record import Owner
 from airflow_provider_dpone.publication.trail import (
     Admission,
     CompareAndSwapOutcome,
@@ -28,6 +31,7 @@ SHORTEST_PREFIX: Final = 8
 """Fewest characters of an operation's id by which it is found."""
 
 _STORED: Final = "stored-"
+_TELLING: Final = tuple(f"{kind}." for kind in (CompareAndSwapOutcome.kind, StoredReceipt.kind, Staged.kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Listed:
 
     :ivar at: when its last attempt was admitted: UTC, as text.
     :ivar state: the last phase that its own trail tells. A later operation may have taken its place since.
+    :ivar owner: whose it is; ``None`` where neither the list nor the trail tells it to this release.
     """
 
     operation_id: str
@@ -43,6 +48,21 @@ class Listed:
     database: str
     table: str
     state: str
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What an entry of the list says. It never changes while the operation has a trail.
+
+    :ivar owner: ``None`` in an entry of a release that did not write it.
+    """
+
+    operation_id: str
+    at: str
+    database: str
+    table: str
+    owner: Owner | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +89,7 @@ class Reindexed:
 
     :ivar operations: operations that are on the list.
     :ivar added: list entries that were missing.
-    :ivar repaired: list entries that had been cut off while they were written.
+    :ivar repaired: list entries that had been cut off while they were written, or lacked what this release writes.
     :ivar removed: list entries of operations without a trail.
     :ivar unlisted: operations without an admission, which have no place on the list.
     """
@@ -113,13 +133,50 @@ class EvidenceReader:
                 found[name.operation_id] = listed
         return tuple(found.values())
 
+    def recent(self, database: str, table: str, *, limit: int, days: int | None) -> tuple[str, ...]:
+        """Return the newest operations on a table; see :meth:`routes.ports.Trails.recent`."""
+        wanted = layout.target_digest(database, table)
+        found: dict[str, None] = {}
+        for name in self.index_names(days):
+            if name.target == wanted:
+                found.setdefault(name.operation_id)
+                if len(found) == limit:
+                    break
+        return tuple(found)
+
+    def entries(self, operation_id: str) -> tuple[Entry, ...]:
+        """Return the entries of one operation; see :meth:`routes.ports.Trails.entries`."""
+        return self.trail(operation_id).entries
+
     def listed(self) -> Iterator[tuple[ObjectStoragePath, IndexName]]:
         """Yield the entries of the list, newest first. An operation has one for each attempt."""
-        index = self.folder / INDEX
-        for day in reversed(objects.names(index)):
-            for name in reversed(objects.names(index / day)):
+        for name in self.index_names():
+            yield self.folder / INDEX / name.day / str(name), name
+
+    def index_names(self, days: int | None = None) -> Iterator[IndexName]:
+        """Yield the names of the entries of the list, newest first. No entry is read.
+
+        :param days: of the newest days alone; ``None``: of all.
+        """
+        for day in objects.names(self.folder, INDEX)[::-1][:days]:
+            for name in reversed(objects.names(self.folder, f"{INDEX}/{day}")):
                 if (parsed := IndexName.parse(name)) is not None:
-                    yield index / day / name, parsed
+                    yield parsed
+
+    def indexed(self, name: IndexName) -> Indexed | None:
+        """Return what an entry of the list says; its owner from the trail's admission, where the entry lacks it.
+
+        :param name: as :meth:`index_names` yields it.
+        """
+        found = load_indexed(objects.read(self.folder, f"{INDEX}/{name.day}/{name}"))
+        if found is None or found.owner is not None:
+            return found
+        admissions = self._admissions(self.folder / found.operation_id)
+        return replace(found, owner=next((body.owner for _, body in admissions), None))
+
+    def names(self, operation_id: str) -> list[str]:
+        """Return the names of one operation's trail, which tell its state; none if there is no trail."""
+        return objects.names(self.folder, operation_id)
 
     def operation_ids(self) -> list[str]:
         """Return every operation that has a trail. It lists all of them."""
@@ -164,12 +221,12 @@ class EvidenceReader:
             operations += bool(places)
             unlisted += not places
             for entry, body in places:
-                name, data = index_entry(operation_id, entry.at, body.database, body.table)
+                name, data = index_entry(operation_id, entry.at, body)
                 names.add(str(name))
                 if (path := before.get(str(name))) is not None and objects.read(path) != data:
                     objects.delete(path)
                     repaired += 1
-                write_index(self.folder, operation_id, entry.at, body.database, body.table)
+                write_index(self.folder, operation_id, entry.at, body)
         gone = {name: path for name, path in before.items() if _operation_of(name) not in known}
         for path in gone.values():
             objects.delete(path)
@@ -183,9 +240,18 @@ class EvidenceReader:
                     yield entry, entry.body
 
 
+def clusters(root: ObjectStoragePath) -> list[str]:
+    """Return the clusters that have evidence.
+
+    :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+    """
+    return [unquote(name) for name in objects.names(root)]
+
+
 def state_of(names: Iterable[str]) -> str:
     """Return how far an operation came, from the names of its trail alone."""
-    parsed = [name for name in map(EntryName.parse, names) if name is not None]
+    telling = [name for name in names if name.startswith(_TELLING)]
+    parsed = [name for name in map(EntryName.parse, telling) if name is not None]
     stored = [
         (name.version, name.word.removeprefix(_STORED))
         for name in parsed
@@ -199,14 +265,14 @@ def state_of(names: Iterable[str]) -> str:
     ]
     if found := stored + receipts:
         return max(found, key=lambda one: one[0])[1]
-    return "STAGED" if any(name.kind == Staged.kind for name in parsed) else "ADMITTED"
+    return STAGED if any(name.kind == Staged.kind for name in parsed) else ADMITTED
 
 
-def _listed(data: bytes, trail: list[str]) -> Listed | None:
+def load_indexed(data: bytes) -> Indexed | None:
+    """Return what an entry of the list says; ``None`` if it was cut off, or is none that this release knows."""
     try:
         found = json.loads(data)
     except ValueError:
-        # Cut off while it was written, or its operation is gone: reindex puts it right.
         return None
     match found:
         case {
@@ -216,8 +282,28 @@ def _listed(data: bytes, trail: list[str]) -> Listed | None:
             "database": str() as database,
             "table": str() as table,
         }:
-            return Listed(operation_id, at, database, table, state_of(trail))
+            return Indexed(operation_id, at, database, table, _owner_in(found.get("owner")))
     return None
+
+
+def _owner_in(found: object) -> Owner | None:
+    match found:
+        case {
+            "dag_id": str() as dag_id,
+            "run_id": str() as run_id,
+            "task_id": str() as task_id,
+            "map_index": int() as map_index,
+        }:
+            return Owner(dag_id, run_id, task_id, map_index)
+    return None
+
+
+def _listed(data: bytes, trail: list[str]) -> Listed | None:
+    # Cut off while it was written, or its operation is gone: reindex puts it right.
+    found = load_indexed(data)
+    if found is None:
+        return None
+    return Listed(found.operation_id, found.at, found.database, found.table, state_of(trail), found.owner)
 
 
 def _operation_of(name: str) -> str:

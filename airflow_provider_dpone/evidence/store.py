@@ -77,7 +77,7 @@ class EvidenceStore:
         )
         if isinstance(body, Admission):
             # Its first trace is in the list before anything of it exists.
-            write_index(self._folder, operation_id, entry.at, body.database, body.table)
+            write_index(self._folder, operation_id, entry.at, body)
 
     def intents(self, operation_id: str) -> Sequence[Intent]:
         """Return the candidates that attempts of this operation meant to create, the oldest first.
@@ -132,24 +132,32 @@ class EvidenceStore:
                 yield entry, entry.body
 
 
-def write_index(folder: ObjectStoragePath, operation_id: str, at: str, database: str, table: str) -> None:
+def write_index(folder: ObjectStoragePath, operation_id: str, at: str, admission: Admission) -> None:
     """Put an operation on a cluster's list. Doing it again changes nothing.
 
     :param folder: the cluster's.
     :param at: when its admission was written.
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
     """
-    name, data = index_entry(operation_id, at, database, table)
+    name, data = index_entry(operation_id, at, admission)
     objects.create(folder / layout.INDEX / name.day, str(name), data)
 
 
-def index_entry(operation_id: str, at: str, database: str, table: str) -> tuple[IndexName, bytes]:
+def index_entry(operation_id: str, at: str, admission: Admission) -> tuple[IndexName, bytes]:
     """Return name and bytes of an operation's entry in the list. They follow from its admission alone."""
-    data = {
+    owner = admission.owner
+    data: dict[str, Json] = {
         "schema": "dpone.clickhouse.evidence-index.v1",
         "operation_id": operation_id,
         "at": at,
-        "database": database,
-        "table": table,
+        "database": admission.database,
+        "table": admission.table,
+        # Entries of earlier releases lack it; then the trail's admission tells.
+        "owner": {
+            "dag_id": owner.dag_id,
+            "run_id": owner.run_id,
+            "task_id": owner.task_id,
+            "map_index": owner.map_index,
+        },
     }
-    return IndexName.of(at, database, table, operation_id), canonical_json(data).encode()
+    return IndexName.of(at, admission.database, admission.table, operation_id), canonical_json(data).encode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
@@ -46,6 +47,22 @@ class DponeClickHouseHook(BaseHook):
         self.clickhouse_conn_id = clickhouse_conn_id
         self._server: Server | None = None
 
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return the form's fields for Airflow 3.1; newer releases take them from the provider's information."""
+        from airflow_provider_dpone.compat import connection_form_widgets
+        from airflow_provider_dpone.get_provider_info import get_provider_info
+
+        return connection_form_widgets(get_provider_info()["connection-types"][0]["conn-fields"])
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return how the form's own fields look, for Airflow 3.1."""
+        from airflow_provider_dpone.get_provider_info import get_provider_info
+
+        behaviour = get_provider_info()["connection-types"][0]["ui-field-behaviour"]
+        return {name.replace("-", "_"): value for name, value in behaviour.items()}
+
     def settings(self) -> ConnectionSettings:
         """Return where and as whom to connect.
 
@@ -62,6 +79,14 @@ class DponeClickHouseHook(BaseHook):
         if self._server is None:
             self._server = server_of(self.get_connection(self.clickhouse_conn_id))
         return self._server
+
+    def hurried(self, seconds: float) -> Server:
+        """Return a server of its own whose every wait is bounded, not connected yet.
+
+        :param seconds: for how long a server may be silent at most.
+        :raises ValueError: as :meth:`get_conn`.
+        """
+        return server_of(self.get_connection(self.clickhouse_conn_id), patience=seconds)
 
     def read(
         self, sql: str, *, settings: Mapping[str, str | int | bool] | None = None
@@ -100,14 +125,21 @@ class DponeClickHouseHook(BaseHook):
         return ""
 
 
-def server_of(connection: Connection) -> Server:
+def server_of(connection: Connection, *, patience: float | None = None) -> Server:
     """Return the server of an Airflow connection, not connected yet.
 
+    :param patience: for how many seconds a server may be silent at most, whatever the connection says.
     :raises ValueError: as :func:`connection_settings`; also if a certificate file can't be loaded.
     """
     from airflow_provider_dpone.clickhouse.server import Server
 
     settings = connection_settings(connection)
+    if patience is not None:
+        settings = replace(
+            settings,
+            connect_timeout=min(patience, settings.connect_timeout),
+            read_timeout=min(patience, settings.read_timeout),
+        )
     try:
         return Server(settings)
     except OSError as error:

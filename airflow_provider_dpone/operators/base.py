@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow.sdk import BaseOperator
 
 from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.links.receipt import ReceiptLink
 from airflow_provider_dpone.values import ClusterRefresh
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class RefreshOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("refresh",)
+    operator_extra_links = (ReceiptLink(),)
 
     def __init__(self, *, refresh: RefreshArgument, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -76,7 +78,9 @@ class RefreshOperator(BaseOperator):
         from airflow_provider_dpone.composition import connect
         from airflow_provider_dpone.operators.context import about, writer
 
-        return connect(refresh, writer=writer(context), about=about(context), log=self._say)
+        return connect(
+            refresh, writer=writer(context), about=about(context, refresh.clickhouse_conn_id), log=self._say
+        )
 
     def _say(self, message: str) -> None:
         self.log.info("%s", message)

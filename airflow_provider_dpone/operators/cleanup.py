@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.exceptions import AirflowRescheduleException
-
 from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.compat import AirflowRescheduleException
 from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.upstream import StagedOperator
 from airflow_provider_dpone.operators.xcom import for_xcom
@@ -59,6 +58,8 @@ class CleanupOperator(StagedOperator):
         :raises AirflowException: what stopped it. The publication itself is successful.
         """
         from airflow_provider_dpone import composition
+        from airflow_provider_dpone.operators import notes
+        from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.routes.cluster_refresh import CleanupRequest, cleanup
 
         with airflow_outcome():
@@ -66,6 +67,7 @@ class CleanupOperator(StagedOperator):
             staged = self.staged_receipt(context, refresh)
             with bad_input():
                 waits = composition.waits()
+            self._say(notes.begins("Cleaning up after the refresh of", refresh))
             with self.connected(context, refresh) as connected:
                 done = cleanup(
                     connected.ports,
@@ -73,13 +75,27 @@ class CleanupOperator(StagedOperator):
                     CleanupRequest(staged.operation_id, staged.candidate),
                     waits,
                 )
+            self._say(notes.cleaned(done.receipt))
+            leave_pointer(
+                context,
+                done.receipt.operation_id,
+                done.receipt.state,
+                epoch=getattr(done.receipt, "epoch", None),
+                entry=getattr(done.receipt, "entry", None),
+            )
             if done.next_due is None or not self.wait:
                 return for_xcom(done.receipt)
             # A second more, because the server's time is in whole seconds.
             sleep = min(timedelta(seconds=done.next_due + 1), LONGEST_SLEEP)
-            self.log.info(
-                "The replaced table is kept for another %d s. The target is free; this task looks again in %d s.",
-                done.next_due,
-                sleep.total_seconds(),
+            self._say(
+                f"The next table is due in {done.next_due} s. This task looks again in {sleep.total_seconds():.0f} s, "
+                "and needs no worker slot until then."
             )
             raise AirflowRescheduleException(datetime.now(UTC) + sleep)  # type: ignore[no-untyped-call]
+
+    def on_kill(self) -> None:
+        """Say what is true: the publication stands, and a drop can't be called back."""
+        self._say(
+            "Asked to end. The publication stands. A drop of the replaced table that was sent can't be recalled; one "
+            "that was not is left to a retry or to the next run."
+        )

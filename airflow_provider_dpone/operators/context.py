@@ -69,8 +69,11 @@ def order_key(context: Mapping[str, Any]) -> str | None:
     return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def about(context: Mapping[str, Any]) -> dict[str, Json]:
-    """Return what an entry of evidence says about its writer, for people."""
+def about(context: Mapping[str, Any], conn_id: str) -> dict[str, Json]:
+    """Return what an entry of evidence says about its writer, for people.
+
+    :param conn_id: the connection that the task uses, so that others can look through it, too. It is no secret.
+    """
     ti = context["ti"]
     return {
         "dag_id": ti.dag_id,
@@ -78,6 +81,7 @@ def about(context: Mapping[str, Any]) -> dict[str, Json]:
         "task_id": ti.task_id,
         "map_index": map_index(context),
         "try_number": ti.try_number,
+        "conn_id": conn_id,
     }
 
 

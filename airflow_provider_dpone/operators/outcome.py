@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import assert_never
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
+from airflow_provider_dpone.compat import AirflowException, AirflowFailException
 from airflow_provider_dpone.publication.stop import Category, Stop, Stopped
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
+    from airflow_provider_dpone.composition import Connected
     from airflow_provider_dpone.operators.base import RefreshArgument
+    from airflow_provider_dpone.publication.receipt import PublicationReceipt, SettledReceipt
     from airflow_provider_dpone.publication.watch import Watch
 
 GRACE: Final = timedelta(minutes=2)
@@ -33,6 +35,9 @@ class PublishOperator(StagedOperator):
     The statement is sent at most once, over all tries. A retry observes first. Clearing the task alone
     resumes the operation, or answers with its old receipt (``replayed``). Its output is the publication
     receipt: what is proven about each replica.
+
+    Airflow's own argument ``outlets`` names the assets that the table stands for. Each gets one event after the
+    proof, with ``operation_id``, ``rows``, ``epoch`` and ``replicas`` in its extra; a replayed answer makes none.
 
     :param refresh: which table; a value, or a dict with the same names.
     :param staged: the stage task's output; the one stage task of the same table upstream by default.
@@ -48,6 +53,9 @@ class PublishOperator(StagedOperator):
     """
 
     ui_color = "#e4f5e4"
+
+    _connected: Connected | None = None
+    _receipt: PublicationReceipt | SettledReceipt | None = None
 
     def __init__(
         self,
@@ -101,13 +109,17 @@ class PublishOperator(StagedOperator):
         :param watched: what the deferral that just ended waited for.
         """
         from airflow_provider_dpone import composition, options
+        from airflow_provider_dpone.operators import metrics, notes
+        from airflow_provider_dpone.operators.assets import announce
         from airflow_provider_dpone.operators.context import task_identity
+        from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.publication.decide import Guards
         from airflow_provider_dpone.publication.watch import Watch
         from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
 
         with airflow_outcome():
             refresh = self.rendered_refresh()
+            meter = metrics.Meter(refresh)
             staged = self.staged_receipt(context, refresh)
             with bad_input():
                 asker = task_identity(context, options.text(options.DEPLOYMENT_ID)).digest()
@@ -116,9 +128,11 @@ class PublishOperator(StagedOperator):
             if watched is not None and watched.operation_id != staged.operation_id:
                 # Somebody staged anew meanwhile; what was waited for is another matter.
                 watched = None
+            self._say(notes.begins("Publishing" if watched is None else "Going on with publishing", refresh))
             deadline = time.time() + waits.publish if watched is None else watched.deadline
             try:
                 with self.connected(context, refresh) as connected:
+                    self._connected = connected
                     receipt = publish(
                         connected.ports,
                         connected.site,
@@ -140,15 +154,38 @@ class PublishOperator(StagedOperator):
                 if watched is not None and (watched.phase, watched.entry) == (watch.phase, watch.entry):
                     # It is not in the record yet, and nobody may be able to read it again.
                     watch = replace(watch, outcome=watched.outcome)
-                self.log.info("%s", handed.stop.message)
+                self._say(notes.handed_over(handed.record, deadline))
+                publication = handed.record.publication
+                leave_pointer(
+                    context,
+                    handed.record.operation_id,
+                    handed.record.phase,
+                    epoch=publication.epoch if publication is not None else None,
+                    entry=publication.entry if publication is not None else None,
+                )
+                meter.count(metrics.PUBLISH_DEFERRALS)
                 self._defer_until_woken(watch)
             except Stopped as stopped:
                 again = stopped.stop.passing
                 if watched is None or in_worker is None or not again or deadline <= time.time():
+                    meter.count(metrics.PUBLICATIONS, outcome=stopped.stop.category.value)
                     raise
                 # A retry would not know what the trigger saw, which nobody may be able to read again.
-                self.log.info("%s", stopped.stop.message)
+                self._say(f"{stopped.stop.message} The triggerer goes on waiting; nothing is sent again.")
+                meter.count(metrics.PUBLISH_DEFERRALS)
                 self._defer_until_woken(watched)
+            except Exception:
+                meter.count(metrics.PUBLICATIONS, outcome=metrics.UNEXPECTED)
+                raise
+            self._receipt = receipt
+            # A deferral keeps the deadline, which says when the wait began.
+            seconds = max(0.0, time.time() - (deadline - waits.publish))
+            meter.published(receipt, seconds)
+            self._say(notes.published(receipt, seconds))
+            for warning in notes.warnings(receipt):
+                self.log.warning("%s", warning)
+            leave_pointer(context, receipt.operation_id, receipt.state, **_dispatch_of(receipt))
+            announce(context, self, receipt)
             return for_xcom(receipt)
 
     def _may_defer(self) -> bool:
@@ -157,6 +194,41 @@ class PublishOperator(StagedOperator):
         from airflow.configuration import conf
 
         return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+    def on_kill(self) -> None:
+        """Say what is true of the statement: nothing can call it back."""
+        sent = self._connected.statements_sent if self._connected is not None else 0
+        self._say(
+            "Asked to end. "
+            + (
+                "The statement was sent and can't be recalled: the replicas carry it out, with or without this task."
+                if sent
+                else "This process has sent no statement; one of an earlier try can't be recalled."
+            )
+            + " Everything is kept. A retry, or clearing this task, looks first and never sends twice."
+        )
+
+    # --- OpenLineage: its provider asks, if it is installed ---
+
+    def get_openlineage_facets_on_start(self) -> Any | None:
+        """Return what the task is going to change."""
+        return self._lineage(None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any | None:
+        """Return what the task has proven, with the numbers."""
+        return self._lineage(self._receipt)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any | None:
+        """Return what the task would have changed."""
+        return self._lineage(None)
+
+    def _lineage(self, receipt: PublicationReceipt | SettledReceipt | None) -> Any | None:
+        from airflow_provider_dpone.operators import lineage
+
+        try:
+            return lineage.of_publish(self.rendered_refresh(), receipt)
+        except Stopped:
+            return None
 
     def _defer_until_woken(self, watch: Watch) -> NoReturn:
         from airflow_provider_dpone.triggers.publication import PublicationTrigger
@@ -168,3 +240,8 @@ class PublishOperator(StagedOperator):
             # The trigger ends by itself at the deadline; this is for a time without any triggerer.
             timeout=timedelta(seconds=left) + GRACE,
         )
+
+
+def _dispatch_of(receipt: PublicationReceipt | SettledReceipt) -> dict[str, Any]:
+    """Return epoch and queue entry, where the receipt still has them."""
+    return {"epoch": getattr(receipt, "epoch", None), "entry": getattr(receipt, "entry", None)}

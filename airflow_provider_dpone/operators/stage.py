@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -10,6 +11,7 @@ from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.operators.base import RefreshOperator
 from airflow_provider_dpone.operators.outcome import airflow_outcome
 from airflow_provider_dpone.operators.xcom import for_xcom
+from airflow_provider_dpone.publication.stop import Stopped
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_dpone.clickhouse.staging import ClusterStaging
     from airflow_provider_dpone.operators.base import RefreshArgument
+    from airflow_provider_dpone.publication.receipt import StageReceipt
     from airflow_provider_dpone.sources import Source
 
 OnBusy = Literal["fail", "wait"]
@@ -49,6 +52,7 @@ class StageOperator(RefreshOperator):
     ui_color = "#e8f0fb"
 
     _staging: ClusterStaging | None = None
+    _receipt: StageReceipt | None = None
 
     def __init__(
         self,
@@ -81,17 +85,23 @@ class StageOperator(RefreshOperator):
         """
         from airflow_provider_dpone import composition, options
         from airflow_provider_dpone.operators import context as task
+        from airflow_provider_dpone.operators import metrics, notes
+        from airflow_provider_dpone.operators.pointer import leave_pointer
+        from airflow_provider_dpone.publication.record import Phase
         from airflow_provider_dpone.routes.cluster_refresh import StageRequest, stage
 
+        started = time.monotonic()
         with airflow_outcome():
             refresh = self.rendered_refresh()
+            meter = metrics.Meter(refresh)
             source = self._rendered_source()
             with bad_input():
                 deployment_id = options.text(options.DEPLOYMENT_ID)
                 waits = composition.waits(busy=self.busy_timeout if self.on_busy == "wait" else timedelta(0))
                 load_seconds = composition.load_seconds(self.load_timeout)
+            self._say(notes.begins("Staging", refresh))
             kept = refresh.retain_predecessor or timedelta(0)
-            with self.connected(context, refresh) as connected:
+            with meter.outcomes(metrics.STAGES), self.connected(context, refresh) as connected:
                 self._staging = connected.staging(refresh, source, load_seconds)
                 receipt = stage(
                     connected.ports,
@@ -107,6 +117,10 @@ class StageOperator(RefreshOperator):
                     ),
                     waits,
                 )
+            self._receipt = receipt
+            meter.staged(receipt, time.monotonic() - started)
+            self._say(notes.staged(receipt, time.monotonic() - started))
+            leave_pointer(context, receipt.operation_id, Phase.PREPARED)
             return for_xcom(receipt)
 
     def _rendered_source(self) -> Source:
@@ -122,9 +136,45 @@ class StageOperator(RefreshOperator):
                     )
 
     def on_kill(self) -> None:
-        """Kill the load on the server, by its own query id."""
-        if self._staging is not None:
-            self._staging.cancel()
+        """Kill the load on the server, by its own query id, and say what became of it."""
+        if self._staging is None:
+            self._say("Asked to end before anything was sent. Nothing was changed.")
+            return
+        match self._staging.cancel():
+            case None:
+                what = "No load is running, and none begins any more."
+            case True:
+                what = "A server has taken up the kill of the running load; it may take a moment to end."
+            case False:
+                what = "The running load was told to end, and no server has answered that."
+        self._say(
+            f"Asked to end. {what} A stage task publishes nothing: the live table is as it was. What is left of the "
+            "candidate is dropped by the next run, where that is proven safe."
+        )
+
+    # --- OpenLineage: its provider asks, if it is installed ---
+
+    def get_openlineage_facets_on_start(self) -> Any | None:
+        """Return what the task is going to read and write."""
+        return self._lineage(None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any | None:
+        """Return what the task has read and written, with the numbers."""
+        return self._lineage(self._receipt)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any | None:
+        """Return what the task would have read and written."""
+        return self._lineage(None)
+
+    def _lineage(self, receipt: StageReceipt | None) -> Any | None:
+        from airflow_provider_dpone.operators import lineage
+
+        try:
+            refresh, source = self.rendered_refresh(), self._rendered_source()
+        except Stopped:
+            return None
+        query_id = self._staging.query_id if self._staging is not None else None
+        return lineage.of_stage(refresh, source, receipt, query_id)
 
 
 def positive(value: timedelta | None, argument: str) -> None:

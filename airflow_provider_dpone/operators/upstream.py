@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_provider_dpone.bad_input import bad_input
+from airflow_provider_dpone.compat import AirflowException
 from airflow_provider_dpone.operators.base import RefreshOperator
 from airflow_provider_dpone.operators.stage import StageOperator
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped

@@ -6,8 +6,7 @@ Pure: from the same facts that decide, and with the same words. It permits nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum, unique
+from dataclasses import replace
 from typing import assert_never
 
 from airflow_provider_dpone.publication import decide as step
@@ -18,10 +17,33 @@ from airflow_provider_dpone.publication.classify import (
     replica_state,
 )
 from airflow_provider_dpone.publication.decide import Situation, decide_publication, not_dispatchable
+from airflow_provider_dpone.publication.explain_words import (
+    NOTHING_UNDER_WAY,
+    STATES,
+    affected_by,
+    never_do,
+    plain_words,
+    readers_of,
+    who_waits,
+)
+from airflow_provider_dpone.publication.explanation import (
+    NEVER_EDIT,
+    NEVER_UNQUEUE,
+    Explanation,
+    ReplicaExplained,
+    Shown,
+    Way,
+)
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
-from airflow_provider_dpone.publication.queue_report import FORGOTTEN_AFTER, MANY_NEWER, Blocker
+from airflow_provider_dpone.publication.queue import (
+    NotSeen,
+    QueueState,
+    Running,
+    Terminal,
+    Unreadable,
+)
+from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     HostReceipt,
@@ -32,104 +54,6 @@ from airflow_provider_dpone.publication.record import (
 from airflow_provider_dpone.publication.retire import missing_replicas
 from airflow_provider_dpone.publication.statement import Exchange, Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop
-
-
-@unique
-class Way(StrEnum):
-    """The command or action that is safe next."""
-
-    NOTHING = "nothing"
-    WAIT = "wait"
-    RETRY = "retry"
-    REPAIR = "repair"
-    RESOLVE = "resolve"
-    RETIRE = "retire"
-    ROLL_ON = "roll on"
-    ABANDON = "abandon"
-    LOOK = "look"
-
-
-_WAYS: Mapping[Way, str] = {
-    Way.NOTHING: "Nothing to do.",
-    Way.WAIT: "Wait, and let the publish task (or a later run) observe again.",
-    Way.RETRY: "Clear the publish task: it goes on from the recorded state.",
-    Way.REPAIR: (
-        "Run the statement that stands at each pending replica, on that replica alone and without ON CLUSTER. "
-        "Explain again; when every replica is committed, resolve."
-    ),
-    Way.RESOLVE: "Resolve: it makes the swap harmless where its outcome is not known, and ends the operation.",
-    Way.RETIRE: (
-        "If the missing replica is gone for ever: remove it from both tables in Keeper (SYSTEM DROP REPLICA), and "
-        "resolve with --retire. If it is not, restore the cluster's definition."
-    ),
-    Way.ROLL_ON: "Run the rollback again: it goes on where it stopped, with the same operation.",
-    Way.ABANDON: "Abandon it if its data must not go live: nothing was sent.",
-    Way.LOOK: "Find out who changed the tables or the cluster, and restore what was admitted. Then explain again.",
-}
-
-NEVER_SWAP = (
-    "Never run EXCHANGE or RENAME of these tables ON CLUSTER: it would undo the replicas that are done."
-)
-NEVER_DROP = "Never drop either table: until the operation ends, each may hold the only copy of a generation."
-NEVER_EDIT = "Never edit, truncate or drop the control table."
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaExplained:
-    """One replica: what it holds, and how the queue's entry ended there.
-
-    :ivar live: ``new``, ``old``, ``absent`` or ``unknown``: which generation its readers see.
-    :ivar repair: the statement that brings this replica, alone, to the new generation.
-    """
-
-    state: ReplicaState
-    live: str
-    queue: str | None = None
-    exception_code: int | None = None
-    repair: Statement | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Everything that ``airflow dpone explain`` shows about one target.
-
-    :ivar stop: why it does not go on by itself; ``None`` where nothing is in the way.
-    :ivar ways: what is safe next, the best first.
-    :ivar held: the target is held by an operation that has not ended.
-    :ivar gone: admitted replicas that the cluster doesn't list any more.
-    :ivar blocked: entries of the queue that replicas have to finish before the operation's.
-    :ivar newer_entries: how many entries came after the operation's; ``None`` if it is not seen.
-    """
-
-    summary: str
-    happened: tuple[str, ...]
-    proven: tuple[str, ...]
-    unproven: tuple[str, ...]
-    readers: str
-    ways: tuple[Way, ...]
-    never: tuple[str, ...]
-    replicas: Mapping[str, ReplicaExplained]
-    stop: Stop | None
-    held: bool
-    record: AuthorityRecord | None
-    gone: tuple[str, ...] = ()
-    blocked: tuple[Blocker, ...] = ()
-    newer_entries: int | None = None
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What will soon be wrong."""
-        if self.newer_entries is None or self.newer_entries < MANY_NEWER:
-            return ()
-        return (
-            f"{self.newer_entries:,} entries came after this one. The queue forgets it after {FORGOTTEN_AFTER:,}; "
-            "then its outcome can't be read any more, and an operator has to resolve the operation.",
-        )
-
-    @property
-    def next(self) -> tuple[str, ...]:
-        """The ways in words."""
-        return tuple(_WAYS[way] for way in self.ways)
 
 
 def live_state(record: AuthorityRecord, observation: Observation, alias: str) -> ReplicaState:
@@ -151,31 +75,40 @@ def explain(
     *,
     read_at: int = 0,
     permit_unused: bool = False,
+    refusal: Stop | None = None,
 ) -> Explanation:
     """Explain one target.
 
     :param observation: a look at all replicas, later than the read of the queue.
     :param queue: what the queue says of the swap, where it was read.
     :param read_at: order of the read that showed the record.
+    :param refusal: why a run that began now would be refused; it counts where no operation is under way.
     """
     if stored is None:
         return Explanation(
             "No operation was ever prepared for this table.",
             (),
             (),
-            (),
-            "Readers see the table as it is.",
-            (Way.NOTHING,),
-            (),
+            tuple(f"{alias}: {STATES[ReplicaState.NOT_OBSERVED]}" for alias in observation.unread),
+            "Readers are not affected: they see the table as it is.",
+            (Way.NOTHING,) if refusal is None else (Way.START,),
+            (NEVER_EDIT,),
             {},
-            None,
+            refusal,
             held=False,
             record=None,
+            observed_at=observation.server_time,
+            authority_id=observation.authority_id,
+            plain="No operation is under way on this table."
+            if refusal is None
+            else f"{NOTHING_UNDER_WAY} {refusal.message}",
         )
     record = stored.record
     stop, ways = _hold(stored, observation, queue, read_at, permit_unused)
+    if record.ended and refusal is not None:
+        stop, ways = refusal, (Way.START,)
     if is_rollback(record.owner):
-        ways = tuple(Way.ROLL_ON if way in (Way.RETRY, Way.WAIT) else way for way in ways)
+        ways = tuple(Way.ROLL_ON if way in (Way.RETRY, Way.WAIT, Way.FREE) else way for way in ways)
     replicas = _replicas(record, observation, queue, stop)
     held = not (record.ended or record.published)
     dispatched = held and record.phase is not Phase.PREPARED
@@ -186,32 +119,47 @@ def explain(
         summary=_summary(record),
         happened=tuple(_happened(record)),
         proven=tuple(
-            f"{alias}: {_STATES[seen.state]}"
+            f"{alias}: {STATES[seen.state]}"
             for alias, seen in replicas.items()
             if seen.state in _PROVEN and not record.ended
+        )
+        + tuple(
+            f"{alias}: shows the table that was published last"
+            for alias, seen in replicas.items()
+            if record.ended and record.published and seen.live == "new"
         ),
         unproven=tuple(_unproven(record, replicas, queue)),
-        readers=_readers(replicas),
+        readers=readers_of(record, replicas),
         ways=ways,
-        never=(NEVER_SWAP, NEVER_DROP, NEVER_EDIT) if dispatched else (NEVER_EDIT,),
+        never=tuple(never_do(stop, dispatched=dispatched)),
         replicas=replicas,
         stop=stop,
         held=held,
         record=record,
         gone=gone,
+        observed_at=observation.server_time,
+        authority_id=observation.authority_id,
+        plain=plain_words(record, replicas, stop),
+        affected=affected_by(record, replicas),
+        waiting=tuple(who_waits(record, replicas, stop)),
+    )
+
+
+def with_queue(told: Explanation, blocked: tuple[Blocker, ...], newer_entries: int | None) -> Explanation:
+    """Add what stands before and behind the operation's entry in the queue."""
+    told = replace(told, blocked=blocked, newer_entries=newer_entries)
+    if not blocked:
+        return told
+    first = ", ".join(dict.fromkeys(f"{one.entry} on {one.replica}" for one in blocked))
+    return replace(
+        told,
+        plain=f"{told.plain} Its entry in the queue waits behind {first}.",
+        ways=(*(way for way in told.ways if way is not Way.UNBLOCK), Way.UNBLOCK),
+        never=(*told.never, NEVER_UNQUEUE),
     )
 
 
 _PROVEN = (ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
-
-_STATES: Mapping[ReplicaState, str] = {
-    ReplicaState.PENDING: "holds the old generation; the new one is kept next to it",
-    ReplicaState.COMMITTED: "holds the new generation; the old one is kept next to it",
-    ReplicaState.CLEANED: "holds the new generation; the old one is gone",
-    ReplicaState.NOT_OBSERVED: "can't be read",
-    ReplicaState.REPLACED: "another server answers in its place",
-    ReplicaState.UNKNOWN: "a table is missing or is neither generation",
-}
 
 
 def _hold(
@@ -226,7 +174,8 @@ def _hold(
     if record.ended:
         return None, (Way.NOTHING,)
     if record.published:
-        return None, (Way.RETRY,)
+        # The proof is in the record: whether its publish task has heard of it is that task's matter.
+        return None, (Way.FREE,)
     if record.phase is Phase.PREPARED:
         stop = not_dispatchable(stored, observation)
         return stop, (Way.RETRY, Way.ABANDON)
@@ -307,7 +256,8 @@ def _replicas(
         repair = stop is not None and stop.code is Code.PARTIAL_TERMINAL and state is ReplicaState.PENDING
         found[alias] = ReplicaExplained(
             state=state,
-            live=_live(record, observation, alias),
+            target=_shown(record, observation, alias, record.table),
+            candidate=_candidate(record, observation, alias),
             queue=words.get(alias),
             exception_code=codes.get(alias),
             repair=_swap(record) if repair else None,
@@ -327,16 +277,21 @@ def _swap(record: AuthorityRecord) -> Statement:
     return Exchange(record.cluster, record.database, record.table, record.candidate)
 
 
-def _live(record: AuthorityRecord, observation: Observation, alias: str) -> str:
-    facts = observation.replicas.get(alias)
-    if facts is None:
-        return "unknown"
-    table = facts.tables.get(record.table)
-    if table is None:
-        return "absent" if facts.sees_database else "unknown"
-    if table.uuid == record.desired.uuid:
-        return "new"
-    return "old" if record.predecessor and table.uuid == record.predecessor.uuid else "another table"
+def _shown(record: AuthorityRecord, observation: Observation, alias: str, name: str) -> Shown:
+    return Shown.of(
+        observation.replicas.get(alias),
+        name,
+        new=record.desired.uuid,
+        old=record.predecessor.uuid if record.predecessor else None,
+        replicas=len(record.replicas),
+    )
+
+
+def _candidate(record: AuthorityRecord, observation: Observation, alias: str) -> Shown:
+    found = _shown(record, observation, alias, record.candidate)
+    if record.disarming and found.uuid is None:
+        return _shown(record, observation, alias, parked_name(record.candidate))
+    return found
 
 
 def _summary(record: AuthorityRecord) -> str:
@@ -355,7 +310,9 @@ def _happened(record: AuthorityRecord) -> list[str]:
         said.append("No statement was sent for it.")
         return said
     kind = "RENAME" if record.predecessor is None else "EXCHANGE"
-    said.append(f"A permit for one {kind} was given (epoch {publication.epoch}).")
+    said.append(
+        f"A permit for one {kind} was given (epoch {publication.epoch}). It is never sent a second time."
+    )
     if publication.entry is not None:
         said.append(f"It was seen in the queue as {publication.entry}.")
     if publication.receipt is not None:
@@ -380,29 +337,12 @@ def _unproven(
     record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained], queue: QueueState | None
 ) -> list[str]:
     if record.ended:
-        return []
-    said = [f"{a}: {_STATES[seen.state]}" for a, seen in replicas.items() if seen.state not in _PROVEN]
+        return [f"{a}: {STATES[seen.state]}" for a, seen in replicas.items() if seen.live == "unknown"]
+    said = [f"{a}: {STATES[seen.state]}" for a, seen in replicas.items() if seen.state not in _PROVEN]
     sent = record.publication is not None and not record.published
     if sent and not record.disarmed and not _receipt(record, queue):
         said.append("Whether the statement has ended on every replica: it may still arrive or run.")
+    entry = record.publication.entry if record.publication else None
+    if sent and entry is not None and isinstance(queue, NotSeen) and not record.disarming:
+        said.append(f"How {entry} ended: it was seen in the queue before, and is not there any more.")
     return said
-
-
-def _readers(replicas: Mapping[str, ReplicaExplained]) -> str:
-    kinds: dict[str, list[str]] = {}
-    for alias, seen in replicas.items():
-        kinds.setdefault(seen.live, []).append(alias)
-    if len(kinds) == 1:
-        return f"Readers are not affected: {_LIVE[next(iter(kinds))]} on every replica."
-    return (
-        "Readers are affected: " + "; ".join(f"{_LIVE[k]} on {', '.join(a)}" for k, a in kinds.items()) + "."
-    )
-
-
-_LIVE: Mapping[str, str] = {
-    "new": "they see the new data",
-    "old": "they see the old data",
-    "absent": "there is no table yet",
-    "another table": "they see a table that is neither generation",
-    "unknown": "it is not known what they see",
-}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.queue import QueueRow
+from airflow_provider_dpone.publication.words import when
 
 FORGOTTEN_AFTER = 1_000
 """After how many newer entries the queue forgets an entry, as servers are configured by default."""
@@ -73,6 +74,14 @@ class Blocker:
     status: str | None
     ours: bool
     initiator: str | None
+
+    def __str__(self) -> str:
+        whose = "this provider" if self.ours else "somebody else"
+        through = f" through {self.initiator}" if self.initiator else ""
+        return (
+            f"{self.replica}: {self.entry}, queued by {whose}{through} at {when(self.since)}, is "
+            f"{self.status or 'unknown'} and comes first"
+        )
 
 
 def blockers(report: QueueReport, inventory: Inventory) -> tuple[Blocker, ...]:

@@ -474,6 +474,34 @@ class Pruned:
         return Mark(word=f"{len(self.operations)}-operations")
 
 
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A stage task found the target held and was refused, before its source was read. Written afterwards.
+
+    It stands in the trail of the operation that holds the target: that one has to end first.
+
+    :ivar operation_id: the operation that was refused.
+    :ivar owner: its DAG, run, task and map index.
+    :ivar code: of the refusal.
+    :ivar phase: how far the operation that holds the target had come.
+    :ivar version: the record's version.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: ClassVar[str] = "turned-away"
+
+    operation_id: str
+    owner: Owner
+    code: str
+    phase: Phase
+    version: int
+
+    @property
+    def mark(self) -> Mark:
+        """The operation that was refused."""
+        return Mark(self.operation_id[:16], self.version, self.code)
+
+
 Body: TypeAlias = (
     Admission
     | CandidateIntent
@@ -488,6 +516,7 @@ Body: TypeAlias = (
     | CleanupStep
     | OperatorAction
     | Pruned
+    | TurnedAway
 )
 
 KINDS: Final[Mapping[str, type[Body]]] = {
@@ -506,11 +535,12 @@ KINDS: Final[Mapping[str, type[Body]]] = {
         CleanupStep,
         OperatorAction,
         Pruned,
+        TurnedAway,
     )
 }
-"""The body of each kind of entry, in the order in which an operation usually writes them."""
+"""The body of each kind of entry, in the order in which an operation usually writes them; newer kinds last."""
 
-NOTED: Final = frozenset({CompareAndSwapOutcome.kind, DispatchOutcome.kind})
+NOTED: Final = frozenset({CompareAndSwapOutcome.kind, DispatchOutcome.kind, TurnedAway.kind})
 """Kinds that only tell what has happened already: nothing rests on them, and one may be missing."""
 
 
@@ -523,7 +553,7 @@ class Entry:
     :ivar at: UTC on the writer's clock, as text that sorts by time.
     :ivar writer: names the process that wrote it, and no other.
     :ivar sequence: counts that process's entries.
-    :ivar about: the writer, for people: DAG, run, task, try; or the operator.
+    :ivar about: the writer, for people: DAG, run, task, try; or the operator; and the id of the connection it used.
     """
 
     cluster: str

@@ -18,7 +18,7 @@ from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.queue_report import QueueReport
 from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
-from airflow_provider_dpone.publication.trail import Body
+from airflow_provider_dpone.publication.trail import Body, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +248,34 @@ class Evidence(Protocol):
         """Tell whether this asker has found the operation unproven before.
 
         :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+
+
+class Trails(Protocol):
+    """Reads what was written down, for people. Nothing is decided by it."""
+
+    def recent(self, database: str, table: str, *, limit: int, days: int | None) -> Sequence[str]:
+        """Return the operations on a table whose attempts were admitted last, the newest first.
+
+        :param limit: how many at most.
+        :param days: look through so many days on which anything was admitted; ``None``: all.
+        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+
+    def entries(self, operation_id: str) -> Sequence[Entry]:
+        """Return one operation's entries, in the order in which they were written.
+
+        :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
+        """
+
+
+class Tables(Protocol):
+    """Looks at tables without the control table, which can't be read where Keeper can't."""
+
+    def observe_tables(self, tables: Collection[str]) -> Observation:
+        """Look at all replicas as :meth:`Catalog.observe` does; what it says of control table and record is nothing.
+
+        :raises Stopped: as :meth:`Catalog.observe`.
         """
 
 

@@ -48,7 +48,8 @@ def hook_of(conn_id: str) -> Hook:
     # Airflow is imported late: reading a DAG file must stay cheap.
     from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowException
+
+    from airflow_provider_dpone.compat import AirflowException
 
     try:
         connection = BaseHook.get_connection(conn_id)

@@ -65,6 +65,16 @@ class PublicationTrigger(BaseTrigger):
         await asyncio.sleep(max(0.0, started + HOLD_SECONDS - time.monotonic()))
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
+    async def on_kill(self) -> None:
+        """Say what is true when a user ends the task or clears it while it waits here (Airflow 3.3 and newer).
+
+        Nothing is cancelled: the statement can't be recalled, and the next try's trigger may run already.
+        """
+        self.log.info(
+            "Ended by a user while waiting for the replicas. The statement was sent and can't be recalled: the "
+            "replicas carry it out. Clearing the task looks first, and tells what became of it."
+        )
+
     async def _wait(self, watch: Watch) -> Woken:
         shared = poller(watch.conn_id, lambda: partial(look_through, watch.conn_id))
         recheck = None if watch.queue_tells else time.time() + RECHECK_SECONDS

@@ -54,6 +54,11 @@ class Bench:
     def log(self, dag_id: str, run_id: str, task_id: str) -> str:
         return self.airflow.task_log(dag_id, run_id, task_id, self.tries(dag_id, run_id, task_id))
 
+    def asset_events(self, dag_id: str, run_id: str) -> list[Mapping[str, Any]]:
+        """The asset events that a run's tasks have made."""
+        found = self.airflow.api("GET", f"/assets/events?source_dag_id={dag_id}&source_run_id={run_id}")
+        return list(found["asset_events"])
+
     def sent(self, pattern: str, since: int) -> int:
         """How many statements left a task, errors and lost replies included."""
         return sum(

@@ -41,6 +41,9 @@ Setting = str | int | float | bool
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BOOT_SECONDS: Final = 240.0
+VERSION: Final = tuple(int(part) for part in version("apache-airflow").split(".")[:2])
+TAKES_COMMANDS: Final = VERSION >= (3, 2)
+"""Whether ``airflow`` takes commands from providers."""
 POLL_SECONDS: Final = 0.2
 FINISHED_RUN: Final = frozenset({"success", "failed"})
 UNMAPPED: Final = -1
@@ -60,7 +63,8 @@ _CONFIG: Final[Mapping[str, Mapping[str, Setting]]] = {
         "load_examples": False,
         "dags_are_paused_at_creation": False,
         "min_serialized_dag_update_interval": 0,
-        "simple_auth_manager_all_admins": True,
+        "auth_manager": "tests.airflow.auth.PickyAuthManager",
+        "simple_auth_manager_users": "admin:admin,viewer:viewer",
         # The default looks the name up in DNS, which a test machine may not have.
         "hostname_callable": "socket.gethostname",
     },
@@ -168,7 +172,7 @@ class LocalAirflow:
         self.env = self._environment(connections or {}, config or {}, env or {})
         self._processes: dict[Component, subprocess.Popen[bytes]] = {}
         self.sessions: set[int] = set()
-        self._token: str | None = None
+        self._tokens: dict[str, str] = {}
         self._one_request_at_a_time = threading.Lock()
         # Requests stay on this machine, whatever proxy the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -183,6 +187,7 @@ class LocalAirflow:
             "core": {
                 "dags_folder": str(self.dags_folder),
                 "execution_api_server_url": f"{self.url}/execution/",
+                "simple_auth_manager_passwords_file": str(self.home / "passwords.json"),
                 "fernet_key": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             },
             # Longer than any transaction here; the default of 5 s makes the scheduler give up under load.
@@ -223,6 +228,9 @@ class LocalAirflow:
         """
         try:
             shutil.copyfile(_migrated_database(), self.home / "airflow.db")
+            (self.home / "passwords.json").write_text(
+                json.dumps({user: user for user in ("admin", "viewer")})
+            )
             for component in self.components:
                 self._launch(component)
             self._wait_healthy(["api-server"])
@@ -333,9 +341,36 @@ class LocalAirflow:
         Raises:
             AirflowApiError: any status but 2xx.
         """
-        if self._token is None:
-            self._token = self._send("GET", "/auth/token", None, {})["access_token"]
-        return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+        return self._send(method, f"/api/v2{path}", body, self.authorization())
+
+    def authorization(self) -> Mapping[str, str]:
+        """The header by which a request is an administrator's."""
+        return {"Authorization": f"Bearer {self.token()}"}
+
+    def token(self, user: Literal["admin", "viewer"] = "admin") -> str:
+        """A token of a user: the API takes it as a bearer's, and pages as the cookie ``_token``."""
+        if user not in self._tokens:
+            login = {"username": user, "password": user}
+            self._tokens[user] = self._send("POST", "/auth/token", login, {})["access_token"]
+        return self._tokens[user]
+
+    def page(self, path: str, token: str | None = None) -> tuple[int, Mapping[str, str], str]:
+        """Load a page as a browser does; returns the status, the headers by lower-case name, and the text.
+
+        Args:
+            path: with a leading slash.
+            token: of the user who is logged in; None: nobody is.
+        """
+        headers = {} if token is None else {"Cookie": f"_token={token}"}
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with self._one_request_at_a_time:
+            try:
+                answer = self._opener.open(request, timeout=60)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                found = {name.lower(): value for name, value in answer.headers.items()}
+                return answer.status, found, answer.read().decode()
 
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
@@ -360,6 +395,19 @@ class LocalAirflow:
         """Run ``airflow <arguments>`` in this installation; standard output and error are captured apart."""
         return subprocess.run(
             [sys.executable, "-m", "tests.airflow.launch", *arguments],
+            env=self.env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def dpone(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run ``airflow dpone <arguments>``, or what stands for it where Airflow takes no commands from providers."""
+        if TAKES_COMMANDS:
+            return self.cli("dpone", *arguments, timeout=timeout)
+        return subprocess.run(
+            [sys.executable, "-m", "airflow_provider_dpone", *arguments],
             env=self.env,
             cwd=self.home,
             capture_output=True,

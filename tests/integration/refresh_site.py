@@ -70,6 +70,11 @@ def rows_query(rows: int, start: int = 0) -> str:
     return f"SELECT number + {start} AS id, toString(number) AS name FROM numbers({rows})"
 
 
+def about(run: str, task: str) -> dict[str, Any]:
+    """What a task's entries of the evidence say about their writer."""
+    return {"dag_id": "dag", "run_id": run, "task_id": task, "map_index": -1, "try_number": 1}
+
+
 @dataclass
 class RefreshSite:
     """A target on a real cluster.
@@ -105,8 +110,11 @@ class RefreshSite:
         return Site(self.target, user=self.user, control_structure=self.control.structure)
 
     @contextmanager
-    def worker(self, run: str = "run") -> Iterator[tuple[Ports, Server]]:
-        """A worker process's ports: new connections, the shared evidence folder."""
+    def worker(self, run: str = "run", task: str = "") -> Iterator[tuple[Ports, Server]]:
+        """A worker process's ports: new connections, the shared evidence folder.
+
+        :param task: the evidence says that this task of the run writes it.
+        """
         server = Server(settings(*self.endpoints, user=self.user, password=self.password))
         try:
             yield (
@@ -115,7 +123,10 @@ class RefreshSite:
                     authority=Authority(server, self.cluster_name, self.control),
                     queue=DdlQueue(server),
                     evidence=EvidenceStore(
-                        self.trail, cluster=CLUSTER_NAME, writer=f"{run}-{next(_NUMBERS)}"
+                        self.trail,
+                        cluster=CLUSTER_NAME,
+                        writer=f"{run}-{next(_NUMBERS)}",
+                        about=about(run, task) if task else None,
                     ),
                     clock=SystemClock(),
                     random=SystemRandom(),
@@ -137,6 +148,7 @@ class RefreshSite:
         source: Source | str,
         *,
         run: str = "run",
+        dag: str = "dag",
         series: str = "0",
         order_key: str | None = None,
         allow_older: bool = False,
@@ -153,7 +165,7 @@ class RefreshSite:
             table=self.table,
             **{"max_source_bytes": 512 * MiB, "structure": STRUCTURE, **refresh},
         )
-        with self.worker(run) as (ports, server):
+        with self.worker(run, "stage") as (ports, server):
             return stage(
                 ports,
                 ClusterStaging(
@@ -166,8 +178,8 @@ class RefreshSite:
                 ),
                 self.site,
                 StageRequest(
-                    identity=TaskIdentity("test", "dag", run, "stage", -1, series),
-                    owner=Owner("dag", run, "stage", -1),
+                    identity=TaskIdentity("test", dag, run, "stage", -1, series),
+                    owner=Owner(dag, run, "stage", -1),
                     order_key=order_key,
                     allow_older=allow_older,
                     retention=retention,
@@ -177,10 +189,15 @@ class RefreshSite:
             )
 
     def publish(
-        self, staged: StageReceipt, guards: Guards | None = None, waits: Waits | None = None
+        self,
+        staged: StageReceipt,
+        guards: Guards | None = None,
+        waits: Waits | None = None,
+        *,
+        run: str = "run",
     ) -> PublicationReceipt:
         """Run a publish task."""
-        with self.worker() as (ports, _):
+        with self.worker(run, "publish") as (ports, _):
             receipt = publish(
                 ports, self.site, PublishRequest(staged.operation_id, guards or Guards()), waits or self.waits
             )
@@ -189,7 +206,7 @@ class RefreshSite:
 
     def cleanup(self, staged: StageReceipt, waits: Waits | None = None) -> CleanedUp:
         """Run a cleanup task."""
-        with self.worker() as (ports, _):
+        with self.worker(task="cleanup") as (ports, _):
             return cleanup(
                 ports, self.site, CleanupRequest(staged.operation_id, staged.candidate), waits or self.waits
             )

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_dpone.cli import holds
 from airflow_provider_dpone.clickhouse.ddl_queue import render_local
-from airflow_provider_dpone.publication.explain import Explanation, Way
+from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow

@@ -162,6 +162,7 @@ def test_what_was_planted_is_nowhere_to_be_found(
     cluster.drop_response(None, r"^\s*EXCHANGE")
     cluster.pause_worker(2)
     site.fails("IN_PROGRESS", lambda: site.publish("second", staged, publish_timeout=seconds(1)))
+    site.fails("TARGET_BUSY", lambda: site.stage("busy"))
     cluster.clear_faults()
     cluster.resume_worker(2)
     site.publish("second", staged)
@@ -197,6 +198,10 @@ def test_what_was_planted_is_nowhere_to_be_found(
     }
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps(elsewhere))
     site.fails("SERVER_UNAVAILABLE", lambda: site.stage("host"))
+    # What is explained from the evidence alone.
+    for output in ("json", "table"):
+        with pytest.raises(SystemExit):
+            holds.explain(arguments(output, **{**target, "cluster": CLUSTER_NAME}))
 
     # Evidence that can't be written.
     connect(monkeypatch, cluster, tmp_path)
@@ -219,7 +224,7 @@ def test_what_was_planted_is_nowhere_to_be_found(
     for secret in (ROW, LITERAL, "SELECT number"):
         assert secret in sent
     assert cluster.scalar(f"SELECT any(name) FROM {site.database}.orders") == ROW
-    assert len(site.errors) == 13
+    assert len(site.errors) == 14
     written = {file.name.partition(".")[0] for file in site.folder.rglob("*.json")}
     assert written >= set(KINDS) - {"pruned"}
     assert any(site.database in text for place, text in texts if place == "record")

@@ -54,7 +54,7 @@ def query(pg: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Query:
     return start
 
 
-def nothing_and(do: Callable[[], None]) -> Iterator[bytes]:
+def nothing_and(do: Callable[[], object]) -> Iterator[bytes]:
     """A source that ends at once, after something happened."""
     do()
     yield from ()

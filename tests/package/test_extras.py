@@ -23,6 +23,7 @@ EXTRAS: Final = {
     "parquet": ("pyarrow.parquet",),
     "postgres": ("airflow.providers.postgres.hooks.postgres", "pyarrow"),
     "mssql": ("airflow.providers.microsoft.mssql.hooks.mssql", "pyarrow"),
+    "openlineage": ("airflow.providers.openlineage.extractors",),
 }
 """Extra -> what it must bring."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.publication.decide import Guards
-from airflow_provider_dpone.publication.explain import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.receipt import (
     PublicationReceipt,
     SettledReceipt,

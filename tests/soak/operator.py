@@ -47,7 +47,7 @@ def end_hold(world: World, conn_id: str, counts: Counter[str]) -> str:
         f"explain --conn-id {conn_id} --cluster {site.cluster_name} "
         f"--database {site.database} --table {site.table}"
     )
-    if "held" not in told:
+    if not told["ok"]:
         raise NoWayOutError(f"explain failed: {told}")
     if not told["held"]:
         return ""

@@ -22,6 +22,7 @@ from airflow_provider_dpone.publication.trail import (
     SlotFound,
     Staged,
     StoredReceipt,
+    TurnedAway,
 )
 from airflow_provider_dpone.publication.witness import witness
 from tests.unit.builders import (
@@ -86,6 +87,7 @@ def bodies() -> tuple[Body, ...]:
         CleanupStep("keep", "orders__dpone_1", OLD_UUID, 10, ("s1/r2",), "CLEANUP_PENDING"),
         OperatorAction("resolve", "disarm", "the worker is gone", Phase.BOUND, 5, 7, WRITE),
         Pruned(("e" * 64,), 7_776_000),
+        TurnedAway("d" * 64, record.owner, "TARGET_BUSY", Phase.BOUND, 7),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from airflow_provider_dpone.cli.output import command_line
+from airflow_provider_dpone.publication.commands import command_line
 
 
 def test_a_printed_command_can_be_pasted_whatever_a_table_is_called() -> None:

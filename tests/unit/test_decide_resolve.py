@@ -29,7 +29,8 @@ from airflow_provider_dpone.publication.decide_resolve import (
     decide_resolution,
     not_abandonable,
 )
-from airflow_provider_dpone.publication.explain import Way, explain
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.explanation import Way
 from airflow_provider_dpone.publication.facts import TableFacts
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import Contradictory, NotSeen, QueueState, Running, Terminal
@@ -233,6 +234,7 @@ def test_a_disarmed_partial_swap_is_repaired_from_the_parked_table() -> None:
         (Phase.PREPARED, (Way.RETRY, Way.ABANDON)),
         (Phase.DISPATCHING, (Way.WAIT, Way.RESOLVE)),
         (Phase.BOUND, (Way.WAIT, Way.RESOLVE)),
+        (Phase.COMMITTED, (Way.FREE,)),
         (Phase.ABORTED, (Way.NOTHING,)),
     ],
 )
@@ -240,7 +242,7 @@ def test_the_way_on_depends_on_what_was_sent(phase: Phase, ways: tuple[Way, ...]
     row = stored(in_phase(phase))
     told = explain(row, observation(row, PENDING, PENDING), NotSeen(), read_at=1)
     assert told.ways == ways
-    assert told.held == (phase is not Phase.ABORTED)
+    assert told.held == (phase not in (Phase.COMMITTED, Phase.ABORTED))
     assert told.readers.startswith("Readers are not affected")
 
 

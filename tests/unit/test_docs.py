@@ -121,8 +121,11 @@ OTHER_CAPITALS: Final = {
     "CREATE",
     "PROJECTION",
     "CONSTRAINT",
-    "DELETE",
+    "OVERWRITE",
+    "WARNING",
     "MATERIALIZED",
+    # Statements and types of the databases that are read.
+    "DELETE",
     "NUMBER",
     "TIMESTAMP",
 }

@@ -102,5 +102,6 @@ def test_a_run_without_a_data_interval_has_no_order() -> None:
 def test_people_are_told_whom_to_ask() -> None:
     found = owner(context(map_index=3))
     assert (found.dag_id, found.run_id, found.task_id, found.map_index) == ("orders", "manual__1", "stage", 3)
-    assert about(context())["try_number"] == 1
+    said = about(context(), "clickhouse")
+    assert (said["try_number"], said["conn_id"]) == (1, "clickhouse")
     assert writer(context()) == "01-first"

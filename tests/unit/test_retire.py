@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dpone.publication.explain import Way, explain
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.explanation import Way
 from airflow_provider_dpone.publication.facts import Observation, TableFacts
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.queue import (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.explain import Way, explain
+from airflow_provider_dpone.publication.explain import explain
+from airflow_provider_dpone.publication.explanation import Way
 from airflow_provider_dpone.publication.facts import TableFacts
 from airflow_provider_dpone.publication.record import AuthorityRecord, Dispatch, Phase
 from airflow_provider_dpone.publication.rollback import (

@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_dpone.cli.evidence import told
 from airflow_provider_dpone.evidence.layout import EntryName, entry_name
 from airflow_provider_dpone.publication import decide
 from airflow_provider_dpone.publication.admission import Slot
@@ -19,6 +18,7 @@ from airflow_provider_dpone.publication.decide_resolve import CloseUnpublished, 
 from airflow_provider_dpone.publication.queue import NotSeen, read_queue
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stop
+from airflow_provider_dpone.publication.telling import told
 from airflow_provider_dpone.publication.trail import (
     KINDS,
     Classification,

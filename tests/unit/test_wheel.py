@@ -23,5 +23,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"airflow_provider_dpone"}
     assert "airflow_provider_dpone/py.typed" in names
+    assert "airflow_provider_dpone/web/templates/base.html" in names
     assert "get_provider_info" in declared
+    assert "airflow_provider_dpone.plugins.page:DponePlugin" in declared
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -37,7 +37,7 @@ from airflow_provider_dpone.publication.record import (
     new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import Admission, CandidateIntent, Staged
+from airflow_provider_dpone.publication.trail import Admission, CandidateIntent, Staged, TurnedAway
 from airflow_provider_dpone.publication.transitions import require_room
 from airflow_provider_dpone.publication.witness import admission_warnings, live_table, slot_found
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops, free_slot
@@ -53,7 +53,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     require_all_read,
     require_target,
 )
-from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note, note_outcome, write_intent
 from airflow_provider_dpone.routes.cluster_refresh._publish import settle
 from airflow_provider_dpone.routes.ports import (
     Attempt,
@@ -134,7 +134,7 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
                         raise
                     admitted = stopped.stop
                 if busy.over():
-                    raise Stopped(admitted)
+                    raise Stopped(_turned_away(ports, observation, admitted, operation_id, request.owner))
                 ports.log(f"Waiting. {admitted.message}")
                 continue
             case Stop():
@@ -173,6 +173,18 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
             raise Stopped(stop)
         new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
         return _Stage(ports, staging, site, waits, new, observation).run()
+
+
+def _turned_away(
+    ports: Ports, observation: Observation, refused: Stop, operation_id: str, owner: Owner
+) -> Stop:
+    """Say that nothing was begun, and note with the operation that holds the target who was refused because of it."""
+    held = observation.record
+    if held is None or refused.category is not Category.CONFLICT:
+        return refused
+    entry = TurnedAway(operation_id, owner, refused.code.name, held.record.phase, held.version)
+    note(ports, held.record.operation_id, entry)
+    return replace(refused, message=f"{refused.message} Nothing was started: the source was not read.")
 
 
 def _moves_on(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Context, Param, get_current_context, task, task_group
+from airflow.sdk import DAG, Asset, Context, Param, get_current_context, task, task_group
 
 from airflow_provider_dpone import ClusterRefresh, MiB, SqlSource, TableStructure, cluster_refresh
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
@@ -84,7 +84,10 @@ with dag("refresh_kept"):
 
 with dag("refresh_deferred"):
     cluster_refresh(
-        group_id="late", refresh=refresh("late"), source=ROWS, publish_kwargs={"deferrable": True}
+        group_id="late",
+        refresh=refresh("late"),
+        source=ROWS,
+        publish_kwargs={"deferrable": True, "outlets": [Asset("dpone_late")]},
     )
 
 with dag("refresh_first_try_lost"):

@@ -1,0 +1,1 @@
+"""Links from Airflow's own pages to the page of this provider."""
