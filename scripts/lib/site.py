@@ -9,6 +9,7 @@ checkout has other things in it.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -49,10 +50,10 @@ def build(folder: Path) -> Path:
         capture_output=True,
         text=True,
         timeout=120,
-        env={"NO_COLOR": "1", "PATH": ""},
+        env={"PATH": ""},
     )
-    if done.returncode or "No issues found" not in done.stdout:
-        raise SiteError(done.stdout + done.stderr)
+    if done.returncode or "No issues found" not in done.stdout + done.stderr:
+        raise SiteError(re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr.rpartition("\n  ")[2]))
     return folder / "site"
 
 
