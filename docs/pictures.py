@@ -68,10 +68,11 @@ MOVES: Final = (
 
 # Dark on a light card, so that it can be read on a light page and on a dark one.
 _STYLE: Final = (
-    "<style>text{font:13px system-ui,sans-serif;fill:#1f2937}.s{font-size:12px;fill:#374151;paint-order:stroke;stroke:#f8fafc;stroke-width:3px}"
+    "<style>text{font:13px system-ui,sans-serif;fill:#1f2937}"
+    ".s{font-size:12px;fill:#374151;paint-order:stroke;stroke:#f8fafc;stroke-width:3px}"
     ".h{font-weight:600}.b{fill:#fff;stroke:#64748b}.l{fill:none;stroke:#475569;marker-end:url(#a)}"
     ".d{stroke:#94a3b8;stroke-dasharray:4 4}.n{fill:#e2e8f0}</style>"
-    '<defs><marker id="a" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto-start-reverse">'
+    '<defs><marker id="a" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
     '<path d="M0 0 10 5 0 10z" fill="#475569"/></marker></defs>'
 )
 

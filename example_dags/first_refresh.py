@@ -15,6 +15,7 @@ with DAG(
     dag_id="first_refresh",
     schedule="@daily",
     catchup=False,
+    max_active_runs=1,
     # A retry never sends the swap again: it goes on from what it finds.
     default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
     tags=["dpone", "example"],

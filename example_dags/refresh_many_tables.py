@@ -16,6 +16,7 @@ with DAG(
     dag_id="refresh_many_tables",
     schedule="@daily",
     catchup=False,
+    max_active_runs=1,
     # So many tasks at a time: the cluster has other things to do, too.
     max_active_tasks=8,
     default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},

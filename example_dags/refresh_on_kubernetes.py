@@ -16,6 +16,7 @@ with DAG(
     dag_id="refresh_on_kubernetes",
     schedule="@daily",
     catchup=False,
+    max_active_runs=1,
     # A pod may be evicted at any moment. The next try looks first, and goes on from what it finds.
     default_args={"retries": 5, "retry_delay": timedelta(minutes=1)},
     tags=["dpone", "example"],

@@ -19,6 +19,7 @@ with DAG(
     dag_id="refresh_with_asset",
     schedule="@daily",
     catchup=False,
+    max_active_runs=1,
     default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
     tags=["dpone", "example"],
     doc_md=__doc__,

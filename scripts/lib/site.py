@@ -53,7 +53,7 @@ def build(folder: Path) -> Path:
         env={"PATH": ""},
     )
     if done.returncode or "No issues found" not in done.stdout + done.stderr:
-        raise SiteError(re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr.rpartition("\n  ")[2]))
+        raise SiteError(re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr.partition("Traceback")[0]))
     return folder / "site"
 
 
@@ -104,9 +104,12 @@ def problems(site: Path) -> Iterator[str]:
                 target /= "index.html"
             if not target.is_relative_to(site.resolve()) or not target.is_file():
                 yield f"{where}: {link} leads nowhere"
-            elif parts.fragment and target.suffix == ".html":
-                if unquote(parts.fragment) not in page(target).anchors:
-                    yield f"{where}: {link} has no such anchor"
+            elif (
+                target.suffix == ".html"
+                and parts.fragment
+                and unquote(parts.fragment) not in page(target).anchors
+            ):
+                yield f"{where}: {link} has no such anchor"
 
 
 def main() -> int:
@@ -120,7 +123,9 @@ def main() -> int:
         print(error)
         return 1
     found = list(problems(site))
-    print("\n".join(found) or f"The site is in {site.relative_to(CHECKOUT)}, without a warning or a dead link.")
+    print(
+        "\n".join(found) or f"The site is in {site.relative_to(CHECKOUT)}, without a warning or a dead link."
+    )
     return bool(found)
 
 

@@ -12,9 +12,10 @@ from airflow.sdk import DAG
 from airflow_provider_dpone import ClusterRefresh, GiB, SqlSource, TableStructure, cluster_refresh
 
 with DAG(
-    dag_id="refresh_from_postgres",
+    dag_id="refresh_shop_orders",
     schedule="@daily",
     catchup=False,
+    max_active_runs=1,
     default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
     tags=["dpone", "example"],
     doc_md=__doc__,
