@@ -75,13 +75,15 @@ def examples(
         cluster.execute(f"CREATE DATABASE {database} ON CLUSTER {CLUSTER_NAME} ENGINE = Atomic")
     for table, (columns, rows) in RAW_TABLES.items():
         cluster.execute(
-            f"CREATE TABLE {RAW}.{table} ON CLUSTER {CLUSTER_NAME} ({columns}) ENGINE = ReplicatedMergeTree ORDER BY tuple()"
+            f"CREATE TABLE {RAW}.{table} ON CLUSTER {CLUSTER_NAME} ({columns}) "
+            "ENGINE = ReplicatedMergeTree ORDER BY tuple()"
         )
         cluster.execute(f"INSERT INTO {RAW}.{table} {rows}")
     postgres.execute("CREATE SCHEMA shop")
     postgres.execute(
-        "CREATE TABLE shop.orders AS SELECT i AS id, 'customer ' || i % 5 AS customer, (i / 4.0)::numeric(12, 2) AS amount, "
-        "CASE WHEN i % 3 = 0 THEN NULL ELSE 'note ' || i END AS note, timestamptz '2026-01-02 03:04:05.678901Z' AS ordered_at, "
+        "CREATE TABLE shop.orders AS SELECT i AS id, 'customer ' || i % 5 AS customer, "
+        "(i / 4.0)::numeric(12, 2) AS amount, CASE WHEN i % 3 = 0 THEN NULL ELSE 'note ' || i END AS note, "
+        "timestamptz '2026-01-02 03:04:05.678901Z' AS ordered_at, "
         "CASE WHEN i % 10 = 0 THEN 'cancelled' ELSE 'paid' END AS status FROM generate_series(1, 100) i"
     )
     yield Bench(connected_airflow, cluster, LIVE)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.airflow.bench import DROP, LOAD, RUN_SECONDS, SWAP, Bench
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME
+from tests.cluster import APP_PASSWORD
 from tests.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.airflow, pytest.mark.cluster]
