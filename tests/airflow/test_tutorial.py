@@ -77,7 +77,7 @@ class Shell:
         self.log = home / "terminal.log"
         self._output = self.log.open("wb")
         self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "-m"],
+            ["bash", "--norc", "--noprofile"],
             cwd=CHECKOUT,
             env=env,
             stdin=subprocess.PIPE,
@@ -85,13 +85,15 @@ class Shell:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        # Without a terminal, job control has to be asked for.
+        self._write("set -m\n")
 
     def run(self, commands: str, timeout: float = 300.0) -> str:
         """Run commands to their end and return what they printed; the first that fails ends the test."""
         start = self.log.stat().st_size
         for line in commands.replace("\\\n", " ").splitlines():
             # A command must not take the next ones for its input.
-            self._write(f"{{ {line}\n}} < /dev/null\necho; echo {_END} $?\n")
+            self._write(f"{{ {line}\n}} < /dev/null\nprintf '\\n%s %s\\n' '{_END}' $?\n")
             self._asked += 1
             printed = self._await(start, timeout)
             status = re.findall(rf"^{_END} (\d+)$", printed, re.MULTILINE)[-1]
@@ -253,3 +255,15 @@ def test_the_page_is_read_as_its_reader_does() -> None:
     assert kinds.count("file") == kinds.count("python") == kinds.count("when") == 1
     assert kinds.index("file") + 1 == kinds.index("python")
     assert kinds.count("bash") > 10
+
+
+def test_a_command_that_fails_ends_the_test(tmp_path: Path) -> None:
+    one = Shell(tmp_path, dict(os.environ))
+    try:
+        assert "here" in one.run("sleep 60 &\necho here")
+        with pytest.raises(AssertionError, match="has ended with 3"):
+            one.run("(exit 3)")
+        one.run("kill %?60")
+        wait_until(lambda: one.jobs() == [])
+    finally:
+        one.close()
