@@ -5,7 +5,7 @@
 
 A generated part stands between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. A Python block that is
 (a part of) a DAG file follows ``<!-- example: FILE [PART] -->``; the part is marked ``# [START PART]`` there.
-The JSON Schemas in ``schemas/`` are written as well.
+The JSON Schemas in ``schemas/`` and the pictures in ``images/`` are written as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -622,6 +623,11 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 
+def pictures() -> dict[str, str]:
+    """Return every picture by the name of its file."""
+    return {name: draw() for name, draw in runpy.run_path(str(DOCS / "pictures.py"))["PICTURES"].items()}
+
+
 def pages() -> Iterator[Path]:
     """Yield the pages, in order."""
     yield CHECKOUT / "README.md"
@@ -691,6 +697,13 @@ def main(arguments_: Sequence[str]) -> int:
             sys.stdout.write(f"{file.relative_to(CHECKOUT)}\n")
             if not check:
                 file.write_text(schema)
+    for name, picture in pictures().items():
+        file = DOCS / "images" / name
+        if not file.exists() or file.read_text() != picture:
+            behind += 1
+            sys.stdout.write(f"{file.relative_to(CHECKOUT)}\n")
+            if not check:
+                file.write_text(picture)
     return int(check and behind > 0)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from scripts.lib.flights import Extract, first_extract, later_extract
@@ -107,7 +109,9 @@ def demand(holds: bool, what: str) -> None:
 
 
 def start_airflow(cluster: LocalCluster, folder: Path) -> LocalAirflow:
-    """An Airflow, not started yet, with the example DAGs and a connection to the cluster."""
+    """An Airflow, not started yet, with the demo's DAG in this folder and a connection to the cluster."""
+    # The other examples have schedules, and would run by themselves.
+    shutil.copy(CHECKOUT / "example_dags" / f"{DAG_ID}.py", folder)
     host, port = cluster.endpoints[0]
     connection = {
         "conn_type": "dpone_clickhouse",
@@ -202,8 +206,8 @@ def run(keep: bool) -> Mapping[str, Any]:
         first, later = first_extract(), later_extract()
     with step("Starting ZooKeeper and two ClickHouse replicas"):
         cluster = LocalCluster(replicas=2)
-    with cluster:
-        airflow = start_airflow(cluster, CHECKOUT / "example_dags")
+    with cluster, TemporaryDirectory(prefix="dpone-demo-") as folder:
+        airflow = start_airflow(cluster, Path(folder))
         with step("Starting Airflow"):
             airflow.start_all()
         try:

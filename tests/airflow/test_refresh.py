@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
 
-import pyarrow  # type: ignore[import-untyped]
 import pytest
-from pyarrow import parquet
 
 from tests.airflow.bench import DROP, LOAD, RUN_SECONDS, SWAP, Bench
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME
+from tests.cluster import APP_PASSWORD
 from tests.postgres import LocalPostgres
 
 pytestmark = [pytest.mark.airflow, pytest.mark.cluster]
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
 
 
 def csv(folder: Path, rows: int) -> str:
@@ -177,74 +171,3 @@ def test_a_kept_table_is_waited_for_without_a_worker(bench: Bench) -> None:
     assert (cleaned["operation_id"], cleaned["state"]) == (published["operation_id"], "COMPLETED")
     assert bench.tables() == {"kept"}
     assert bench.tries(dag_id, run_id, "kept.cleanup") == 1
-
-
-def add_example(bench: Bench, dag_id: str) -> None:
-    """Bring an example DAG into the running Airflow, without its schedule."""
-    host, port = bench.cluster.endpoints[0]
-    bench.airflow.add_connection(
-        "clickhouse_default",
-        {"conn_type": "clickhouse", "host": host, "port": port, "login": APP_USER, "password": APP_PASSWORD},
-    )
-    source = (EXAMPLES / f"{dag_id}.py").read_text()
-    bench.airflow.add_dag(dag_id, source.replace('schedule="@daily"', "schedule=None"))
-
-
-def test_the_example_of_an_audit_keeps_wrong_rows_from_going_live(bench: Bench, tmp_path: Path) -> None:
-    dag_id = "write_audit_publish_orders"
-    add_example(bench, dag_id)
-
-    def orders(*ids: int) -> str:
-        file = tmp_path / f"{'-'.join(map(str, ids))}.parquet"
-        parquet.write_table(
-            pyarrow.table(
-                {
-                    "id": pyarrow.array(ids, pyarrow.uint64()),
-                    "customer_id": pyarrow.array([1] * len(ids), pyarrow.uint64()),
-                    "ordered_at": pyarrow.array(
-                        [datetime(2026, 1, 2, tzinfo=UTC)] * len(ids), pyarrow.timestamp("s", "UTC")
-                    ),
-                    "amount": pyarrow.array([Decimal("9.99")] * len(ids), pyarrow.decimal128(12, 2)),
-                }
-            ),
-            file,
-        )
-        return str(file)
-
-    bench.run(dag_id, file=orders(1, 2, 3))
-    assert bench.rows("orders") == [3, 3]
-
-    since = bench.cluster.last_statement()
-    run_id = bench.run(dag_id, expect="failed", file=orders(4, 4, 5, 6))
-    assert bench.tries(dag_id, run_id, "audit") == 1
-    assert "nobody has seen them" in bench.log(dag_id, run_id, "audit")
-    assert bench.airflow.task_instance(dag_id, run_id, "publish").state == "upstream_failed"
-    assert (bench.sent(SWAP, since), bench.rows("orders")) == (0, [3, 3])
-
-    # The rows that were refused are in nobody's way.
-    run_id = bench.run(dag_id, file=orders(4, 5, 6))
-    assert bench.receipt(dag_id, run_id, "cleanup")["state"] == "COMPLETED_RETAINING"
-    assert bench.rows("orders") == [3, 3]
-    assert len(bench.tables()) == 2
-
-
-def test_the_example_of_a_query_on_the_server(bench: Bench) -> None:
-    dag_id = "cluster_refresh_daily_summary"
-    add_example(bench, dag_id)
-    bench.cluster.execute(
-        f"CREATE TABLE {bench.database}.flights ON CLUSTER {CLUSTER_NAME} "
-        "(carrier LowCardinality(String), arr_delay Nullable(Int16)) "
-        "ENGINE = ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}') ORDER BY carrier"
-    )
-    bench.cluster.execute(
-        f"INSERT INTO {bench.database}.flights SELECT if(number % 2, 'AA', 'UA'), number FROM numbers(40)"
-    )
-    bench.run(dag_id)
-    live = bench.cluster.query(
-        f"SELECT carrier, flights, late, longest_delay FROM {bench.database}.carriers ORDER BY carrier",
-        node=2,
-    )
-    assert live == [
-        {"carrier": "AA", "flights": 20, "late": 12, "longest_delay": 39},
-        {"carrier": "UA", "flights": 20, "late": 12, "longest_delay": 38},
-    ]

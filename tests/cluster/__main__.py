@@ -18,6 +18,9 @@ def main(arguments: list[str]) -> int:
     commands = parser.add_subparsers(required=True)
     up = commands.add_parser("up", help="start a cluster and print its addresses as one line of JSON")
     up.add_argument("--replicas", type=int, default=2, choices=(2, 3, 4))
+    up.add_argument(
+        "--port", type=int, default=0, help="where the load balancer listens; any free port if left out"
+    )
     up.add_argument("--external", action="store_true", help="internal_replication = false")
     up.add_argument("--no-secret", action="store_true", help="leave <secret> out of remote_servers")
     options = parser.parse_args(arguments)
@@ -29,6 +32,7 @@ def main(arguments: list[str]) -> int:
         replicas=options.replicas,
         internal_replication=not options.external,
         secret=not options.no_secret,
+        load_balancer_port=options.port,
     ) as cluster:
         users = {ADMIN_USER: "", APP_USER: APP_PASSWORD}
         print(json.dumps({**cluster.addresses, "cluster": CLUSTER_NAME, "users": users}), flush=True)

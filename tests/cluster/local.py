@@ -48,6 +48,7 @@ class LocalCluster(ClusterClient):
         users: Sequence[User] = (),
         chdb_folders: Mapping[int, Path] | None = None,
         worker_retry_seconds: float = 1.0,
+        load_balancer_port: int = 0,
     ) -> None:
         """Start the cluster. The arguments are those of `ClusterSpec`.
 
@@ -62,6 +63,7 @@ class LocalCluster(ClusterClient):
             users=tuple(users),
             chdb_folders=dict(chdb_folders or {}),
             worker_retry_seconds=worker_retry_seconds,
+            load_balancer_port=load_balancer_port,
         )
         self.folder = Path(tempfile.mkdtemp(prefix="dpone-cluster-"))
         # Not in the folder, which the supervisor removes when it fails.

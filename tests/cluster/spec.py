@@ -56,6 +56,7 @@ class ClusterSpec:
         chdb_folders: installed ``chdb`` package per node number; nodes without one use the running interpreter's.
         worker_retry_seconds: how long an emulated DDL worker waits after an error that it must retry; ClickHouse
             waits 5 s.
+        load_balancer_port: where the load balancer listens; 0 for any port that is free.
     """
 
     replicas: int = 2
@@ -64,6 +65,7 @@ class ClusterSpec:
     users: tuple[User, ...] = ()
     chdb_folders: Mapping[int, Path] = field(default_factory=dict)
     worker_retry_seconds: float = 1.0
+    load_balancer_port: int = 0
 
     def __post_init__(self) -> None:
         if not 2 <= self.replicas <= 4:
@@ -105,6 +107,7 @@ class ClusterSpec:
                 ],
                 "chdb_folders": {str(node): str(folder) for node, folder in self.chdb_folders.items()},
                 "worker_retry_seconds": self.worker_retry_seconds,
+                "load_balancer_port": self.load_balancer_port,
             }
         )
 

@@ -120,7 +120,7 @@ class Supervisor:
             worker.start()
         return {
             "endpoints": [list(fronts[node]) for node in self._spec.nodes],
-            "load_balancer": list(await self._serve(self._balance)),
+            "load_balancer": list(await self._serve(self._balance, self._spec.load_balancer_port)),
             "control": list(control),
             "folder": str(self._folder),
             "direct_http": [list(self._http[node]) for node in self._spec.nodes],
@@ -156,18 +156,18 @@ class Supervisor:
             if worker.host == host
         )
 
-    async def _serve(self, handler: Handler, **others: Handler) -> Endpoint:
-        """Serve on a free port: `others` by name, `handler` for every other path."""
+    async def _serve(self, handler: Handler, port: int = 0, **others: Handler) -> Endpoint:
+        """Serve on a port, by default a free one: `others` by name, `handler` for every other path."""
         application = web.Application(client_max_size=_LARGEST_BODY)
         for name, other in others.items():
             application.router.add_route("*", f"/{name}", other)
         application.router.add_route("*", "/{path:.*}", handler)
         runner = web.AppRunner(application, access_log=None, auto_decompress=False)
         await runner.setup()
-        await web.TCPSite(runner, LOCALHOST, 0, backlog=512, shutdown_timeout=_SHUTDOWN_GRACE).start()
+        await web.TCPSite(runner, LOCALHOST, port, backlog=512, shutdown_timeout=_SHUTDOWN_GRACE).start()
         self._runners.append(runner)
-        host, port = runner.addresses[0][:2]
-        return Endpoint(host, port)
+        host, bound = runner.addresses[0][:2]
+        return Endpoint(host, bound)
 
     async def close(self) -> None:
         """Take everything down, servers first, and remove the folder."""

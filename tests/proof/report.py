@@ -74,7 +74,7 @@ def page(results: Mapping[str, Any]) -> str:
 Written by `scripts/prove`; don't edit. {made["date"]}, commit `{made["commit"]}`{changed}, Python {made["python"]},
 {made["cores"]} cores.
 
-Three layers try to break the same invariants ([`tests/proof/oracle.py`](../tests/proof/oracle.py)): at most one swap
+Three layers try to break the same invariants (`tests/proof/oracle.py`): at most one swap
 per operation and one permit per epoch; the live table is old, new, or absent before the first; success only with the
 new table and its content on every replica; nothing dropped that is not proven droppable; what was given up never goes
 live; and after all faults every operation ends or holds by name, with a way out.

@@ -1,12 +1,26 @@
-"""Refresh a table every day from a query on the same cluster."""
+"""Refresh a table every day from a query on the same cluster.
+
+The query runs on the server as ``INSERT ... SELECT``; no row passes through Airflow.
+"""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
 from airflow_provider_dpone import ClusterRefresh, GiB, SqlSource, TableStructure, cluster_refresh
 
-with DAG("orders", schedule="@daily", catchup=False, default_args={"retries": 3}):
+with DAG(
+    dag_id="first_refresh",
+    schedule="@daily",
+    catchup=False,
+    max_active_runs=1,
+    # A retry never sends the swap again: it goes on from what it finds.
+    default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
+    tags=["dpone", "example"],
+    doc_md=__doc__,
+):
     cluster_refresh(
         group_id="orders",
         refresh=ClusterRefresh(
