@@ -129,8 +129,6 @@ OTHER_CAPITALS: Final = {
     "WARNING",
     "MATERIALIZED",
     # Statements and types of the databases that are read.
-    "DELETE",
-    "NUMBER",
     "TIMESTAMP",
 }
 
