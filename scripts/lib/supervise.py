@@ -65,9 +65,16 @@ def main(arguments: list[str]) -> int:
     """Parse the command line and run it."""
     parser = argparse.ArgumentParser(description="Run a command, then end whatever it leaves behind.")
     parser.add_argument("--seconds", type=float, required=True, help="time limit")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=GRACE_SECONDS,
+        metavar="SECONDS",
+        help="how long processes may take to end when asked, before they are killed",
+    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
-    return run(options.command, options.seconds)
+    return run(options.command, options.seconds, options.grace)
 
 
 if __name__ == "__main__":
