@@ -140,7 +140,7 @@ class Visitor:
     def page(self, name: str) -> str:
         """Open one of the addresses that were printed; returns the text within the frame that Airflow shows there."""
         address = self.addresses[name].removeprefix(self._airflow)
-        assert '<div id="root">' in self._get(address, None, {})
+        assert '<div id="root"' in self._get(address, None, {})
         task, _, tab = address.partition("/plugin/")
         inside = {"dpone": f"/dpone{task}/-1", "dpone-publications": "/dpone/"}[tab]
         html = self._get(inside, None, {"Cookie": f"_token={self._token}"})

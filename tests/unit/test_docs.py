@@ -190,7 +190,7 @@ SHOWN: Final = "cluster-full-refresh-receipt.v1"
 
 
 def test_the_demo_says_what_its_page_shows() -> None:
-    demo = (CHECKOUT / "scripts" / "lib" / "demo.py").read_text()
+    demo = (CHECKOUT / "scripts" / "lib" / "demo_lost_reply.py").read_text()
     shown = next(blocks((DOCS / "demo.md").read_text(), "text"))
     facts = re.findall(r"^  ✓ (.+)$", shown, re.MULTILINE)
     assert len(facts) > 10
@@ -198,6 +198,15 @@ def test_the_demo_says_what_its_page_shows() -> None:
         # Numbers, names and lists are filled in.
         words = max(re.split(r"[\d,]+|[\[:(]| flights", fact), key=len).strip()
         assert words in demo, fact
+
+
+def test_the_demo_for_the_eyes_prints_what_its_page_shows() -> None:
+    from scripts.lib.demo_ui import TEXT
+
+    _, shown = blocks((DOCS / "demo.md").read_text(), "text")
+    # Addresses, names and the folder are filled in.
+    pattern = re.sub(r"\\{\w+\\}", lambda _: ".+", re.escape(TEXT.strip()))
+    assert re.fullmatch(pattern, shown.strip())
 
 
 def test_the_schemas_are_those_of_the_code_and_no_others() -> None:
