@@ -195,8 +195,7 @@ class Supervisor:
     async def _serve_queue(self, request: web.Request) -> web.StreamResponse:
         if request.method == "HEAD":  # ClickHouse asks for the size first; it does without
             return web.StreamResponse()
-        rows = await self._queue.rows()
-        return web.Response(text="".join(f"{json.dumps(row)}\n" for row in rows))
+        return web.Response(text=await self._queue.lines())
 
     async def _control(self, request: web.Request) -> web.Response:
         """``POST /method``, arguments as a JSON object; answers ``{"result": ...}`` or ``{"error": ...}``."""

@@ -303,10 +303,7 @@ def test_a_replica_away_before_the_dispatch_stops_before_anything_is_changed(sit
 # The queue.
 
 
-@pytest.mark.parametrize("status", ["Removing", "Unknown", None])
-def test_an_unreadable_queue_status_waits_and_never_reaches_cleanup(
-    site: RefreshSite, status: QueueStatus | None
-) -> None:
+def test_an_unreadable_queue_status_waits_and_never_reaches_cleanup(site: RefreshSite) -> None:
     existing(site)
     staged = site.stage(rows_query(9), run="second")
     site.cluster.pause_worker(2)
@@ -314,11 +311,13 @@ def test_an_unreadable_queue_status_waits_and_never_reaches_cleanup(
     publication = site.record().record.publication
     assert publication is not None
     assert publication.entry is not None
-    site.cluster.report_queue_row(staged.candidate, node=2, status=status)
-    site.cluster.resume_worker(2)
-    stop = stopped(lambda: site.publish(staged, waits=replace(QUICK, publish=2)))
-    assert stop.code is Code.ENTRY_UNREADABLE
-    assert stopped(lambda: site.cleanup(staged)).code is Code.NOT_COMMITTED
+    unreadable: tuple[QueueStatus | None, ...] = (QueueStatus.REMOVING, QueueStatus.UNKNOWN, None)
+    for status in unreadable:
+        site.cluster.report_queue_row(staged.candidate, node=2, status=status)
+        site.cluster.resume_worker(2)
+        stop = stopped(lambda: site.publish(staged, waits=replace(QUICK, publish=2)))
+        assert stop.code is Code.ENTRY_UNREADABLE, status
+        assert stopped(lambda: site.cleanup(staged)).code is Code.NOT_COMMITTED, status
     site.cluster.heal()
     assert site.publish(staged).entry == publication.entry
 
@@ -404,7 +403,7 @@ def test_a_candidate_whose_content_changed_is_not_published(site: RefreshSite, s
     existing(site)
     staged = site.stage(rows_query(9), run="second")
     site.cluster.execute(statement.format(staged.candidate_sql))
-    stop = stopped(lambda: site.publish(staged, waits=replace(QUICK, ready=5)))
+    stop = stopped(lambda: site.publish(staged, waits=replace(QUICK, ready=2)))
     assert stop.code is Code.CONTENT_DIFFERS
     assert site.swaps() == 0
 
