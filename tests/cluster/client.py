@@ -332,8 +332,8 @@ class ClusterClient:
 
     def queue_rows(self, match: str = "") -> list[QueueRow]:
         """What system.distributed_ddl_queue shows, for entries whose query contains `match`."""
-        rows: list[QueueRow] = self._call("queue_rows")
-        return [row for row in rows if match in row["query"]]
+        rows: list[QueueRow] = self._call("queue_rows", match=match)
+        return rows
 
     def remove_queue_entry(self, entry: str) -> None:
         """Delete an entry from the queue, as its cleaner does."""

@@ -339,9 +339,9 @@ class Supervisor:
         return self._log.requests
 
     @_offered
-    async def queue_rows(self) -> list[Any]:
-        """Rows of system.distributed_ddl_queue, lies included."""
-        return list(await self._queue.rows())
+    async def queue_rows(self, match: str) -> list[Any]:
+        """Rows of system.distributed_ddl_queue whose query contains ``match``, lies included."""
+        return [row for row in await self._queue.rows() if match in row["query"]]
 
     @_offered
     async def remove_queue_entry(self, entry: str) -> None:

@@ -201,7 +201,7 @@ def test_two_racing_workers_send_one_swap(site: RefreshSite) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(timeout=60)
+        worker.join(timeout=180)
     assert len(results) == 4
     assert site.swaps() == 1
     assert site.counts() == [9, 9]
