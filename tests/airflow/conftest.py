@@ -48,7 +48,7 @@ def airflow_env(
             "metrics_allow_list": "dpone",
         },
     }
-    with LocalAirflow(folder, config=config, triggerer=True) as airflow:
+    with LocalAirflow(folder, config=config, triggerer=True, preload=True) as airflow:
         yield airflow
 
 

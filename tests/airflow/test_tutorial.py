@@ -145,9 +145,9 @@ def wheels(tmp_path: Path) -> Path:
 def shell(tmp_path: Path, wheels: Path) -> Iterator[Shell]:
     asked = [sys.executable, "-m", "pip", "config", "list"]
     settings = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "VIRTUAL_ENV"))
-    }
+    # Nothing of what this shell knows about Python and Airflow is in a reader's.
+    unknown = ("AIRFLOW_", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unknown)}
     env = uv_environment(settings, kept) | {
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

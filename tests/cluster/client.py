@@ -18,7 +18,7 @@ from tests.cluster.spec import ADMIN_USER, Endpoint
 from tests.cluster.statement_log import LoggedStatement
 
 _TIMEOUT = 120.0
-_POLL_SECONDS = 0.02
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 
 Target = int | Literal["load_balancer"]
 """Where a statement goes: a node number, or the port that takes another node each time."""
@@ -69,16 +69,18 @@ class Fault:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float = 30.0) -> None:
-    """Poll until the condition holds.
+    """Poll until the condition holds, with growing pauses: what is asked has work to do.
 
     Raises:
         TimeoutError: it has not within `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
+    pause = _FIRST_PAUSE
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"still not so after {timeout:g} s")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
 class ClusterClient:
@@ -330,8 +332,8 @@ class ClusterClient:
 
     def queue_rows(self, match: str = "") -> list[QueueRow]:
         """What system.distributed_ddl_queue shows, for entries whose query contains `match`."""
-        rows: list[QueueRow] = self._call("queue_rows")
-        return [row for row in rows if match in row["query"]]
+        rows: list[QueueRow] = self._call("queue_rows", match=match)
+        return rows
 
     def remove_queue_entry(self, entry: str) -> None:
         """Delete an entry from the queue, as its cleaner does."""

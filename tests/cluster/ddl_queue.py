@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypedDict
@@ -78,6 +79,18 @@ class RowOverride:
         return named and re.search(self.match, row["query"], re.IGNORECASE | re.DOTALL) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rows of one entry, and the same as lines of JSON."""
+
+    rows: tuple[QueueRow, ...]
+    lines: str
+
+
+def _lines(rows: Iterable[QueueRow]) -> str:
+    return "".join([f"{json.dumps(row)}\n" for row in rows])
+
+
 @dataclass(slots=True)
 class DDLQueue:
     """Reads and writes the queue through one ZooKeeper session."""
@@ -88,6 +101,8 @@ class DDLQueue:
     # An entry never changes, so it is read once. A znode is created only once under a name, too.
     _entries: dict[str, tuple[DDLEntry, int]] = field(default_factory=dict)
     _finished: dict[str, Znode] = field(default_factory=dict)
+    # Nor does what the table shows of an entry that every host has finished. A session has thousands of them.
+    _settled: dict[str, _Group] = field(default_factory=dict)
 
     async def names(self, watch: Callable[[], None] | None = None) -> list[str]:
         """Names of all entries, oldest first."""
@@ -137,6 +152,7 @@ class DDLQueue:
     async def remove(self, name: str) -> None:
         """Delete an entry with everything below it, as the cleaner does."""
         self._entries.pop(name, None)
+        self._settled.pop(name, None)
         await self.keeper.delete(f"{QUEUE_PATH}/{name}", recursive=True)
 
     async def mark_active(self, name: str, host: Endpoint) -> None:
@@ -182,8 +198,29 @@ class DDLQueue:
 
     async def rows(self) -> list[QueueRow]:
         """What system.distributed_ddl_queue shows."""
-        groups = await asyncio.gather(*(self._rows_unless_removed(name) for name in await self.names()))
-        return list(self._overridden([row for group in groups for row in group]))
+        return list(self._overridden([row for group in await self._groups() for row in group.rows]))
+
+    async def lines(self) -> str:
+        """The same, one JSON object a line."""
+        if self.overrides:
+            return _lines(await self.rows())
+        return "".join([group.lines for group in await self._groups()])
+
+    async def _groups(self) -> list[_Group]:
+        names = await self.names()
+        unsettled = [name for name in names if name not in self._settled]
+        read = dict(
+            zip(unsettled, await asyncio.gather(*map(self._rows_unless_removed, unsettled)), strict=True)
+        )
+        groups = []
+        for name in names:
+            group = self._settled.get(name)
+            if group is None:
+                group = _Group(tuple(read[name]), _lines(read[name]))
+                if group.rows and all(row["status"] == QueueStatus.FINISHED for row in group.rows):
+                    self._settled[name] = group
+            groups.append(group)
+        return groups
 
     async def _rows_unless_removed(self, name: str) -> list[QueueRow]:
         try:

@@ -195,8 +195,7 @@ class Supervisor:
     async def _serve_queue(self, request: web.Request) -> web.StreamResponse:
         if request.method == "HEAD":  # ClickHouse asks for the size first; it does without
             return web.StreamResponse()
-        rows = await self._queue.rows()
-        return web.Response(text="".join(f"{json.dumps(row)}\n" for row in rows))
+        return web.Response(text=await self._queue.lines())
 
     async def _control(self, request: web.Request) -> web.Response:
         """``POST /method``, arguments as a JSON object; answers ``{"result": ...}`` or ``{"error": ...}``."""
@@ -340,9 +339,9 @@ class Supervisor:
         return self._log.requests
 
     @_offered
-    async def queue_rows(self) -> list[Any]:
-        """Rows of system.distributed_ddl_queue, lies included."""
-        return list(await self._queue.rows())
+    async def queue_rows(self, match: str) -> list[Any]:
+        """Rows of system.distributed_ddl_queue whose query contains ``match``, lies included."""
+        return [row for row in await self._queue.rows() if match in row["query"]]
 
     @_offered
     async def remove_queue_entry(self, entry: str) -> None:

@@ -46,7 +46,11 @@ if TYPE_CHECKING:
 CONTROL = ControlTable()
 STRUCTURE = TableStructure(columns={"id": "UInt64", "name": "String"}, order_by="id")
 QUICK = Waits(ready=20, publish=20, cleanup=10, busy=0, visible=5, poll_first=0.05, poll_last=0.5)
+ANSWER_SECONDS = 2
+"""For so long a server waits for the replicas before it answers that some are late; the provider asks for 5 s."""
 _NUMBERS = itertools.count(1)
+_INITIALISED: set[Endpoint] = set()
+"""Clusters, by their control ports, whose control table this process has created."""
 
 
 def settings(*endpoints: Endpoint, user: str = APP_USER, password: str = APP_PASSWORD) -> ConnectionSettings:
@@ -58,11 +62,15 @@ def settings(*endpoints: Endpoint, user: str = APP_USER, password: str = APP_PAS
 
 def init(cluster: LocalCluster) -> None:
     """Create the control table, as ``airflow dpone init`` does; nothing to do on a cluster that has it."""
+    exists = f"EXISTS TABLE {CONTROL.qualified}"
+    if cluster.control in _INITIALISED and all(cluster.scalar(exists, node=node) for node in cluster.nodes):
+        return
     server = Server(settings(cluster.endpoints[0], user=ADMIN_USER, password=""))
     try:
         initialise(server, CLUSTER_NAME, control=CONTROL)
     finally:
         server.close()
+    _INITIALISED.add(cluster.control)
 
 
 def rows_query(rows: int, start: int = 0) -> str:
@@ -121,7 +129,7 @@ class RefreshSite:
                 Ports(
                     catalog=Catalog(server, self.target, self.control),
                     authority=Authority(server, self.cluster_name, self.control),
-                    queue=DdlQueue(server),
+                    queue=DdlQueue(server, ANSWER_SECONDS),
                     evidence=EvidenceStore(
                         self.trail,
                         cluster=CLUSTER_NAME,

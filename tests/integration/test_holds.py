@@ -27,6 +27,7 @@ from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest
 from airflow_provider_dpone.routes.ports import DdlQueue, Reply
 from tests.cluster import CLUSTER_NAME, LocalCluster
 from tests.cluster.client import wait_until
+from tests.integration.control import create_table
 from tests.integration.refresh_site import QUICK, RefreshSite, rows_query
 from tests.integration.task_site import CONN_ID, connect
 
@@ -66,7 +67,7 @@ def explain(site: RefreshSite) -> Explanation:
 def prepared(site: RefreshSite, *, first: bool = False) -> StageReceipt:
     """A staged operation, over a table of three rows or over none."""
     if not first:
-        site.refresh(3, run="first")
+        create_table(site.cluster, site.database, site.table, 3)
     staged = site.stage(rows_query(9), run="second")
     site.since = site.cluster.last_statement()
     return staged

@@ -24,6 +24,7 @@ from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest, Publi
 from tests.cluster import CLUSTER_NAME, LocalCluster
 from tests.cluster.client import ClickHouseError, wait_until
 from tests.cluster.spec import ADMIN_USER
+from tests.integration.control import create_table
 from tests.integration.refresh_site import QUICK, RefreshSite, rows_query
 from tests.integration.task_site import CONN_ID, connect
 from tests.integration.test_holds import Sleeping
@@ -215,7 +216,7 @@ def test_a_kept_table_whose_name_was_taken_is_forgotten(
     site: RefreshSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     connect(monkeypatch, site.cluster, tmp_path)
-    site.refresh(3, run="first")
+    create_table(site.cluster, site.database, site.table, 3)
     site.refresh(9, run="second", retention=DAY)
     (item,) = site.record().record.retained
     assert orphans(site) == ()
@@ -240,7 +241,7 @@ def test_explain_names_what_a_late_replica_works_on_first(
     site: RefreshSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     connect(monkeypatch, site.cluster, tmp_path)
-    site.refresh(3, run="first")
+    create_table(site.cluster, site.database, site.table, 3)
     staged = site.stage(rows_query(9), run="second")
     held = site.cluster.hold_execution(2, "CREATE TABLE .*foreign")
     site.cluster.execute(
@@ -266,7 +267,7 @@ def test_a_replica_that_follows_after_a_resolve_began_runs_both_statements_in_or
     site: RefreshSite,
 ) -> None:
     """Nobody sees the swap's entry any more, and the second replica has not run it."""
-    site.refresh(3, run="first")
+    create_table(site.cluster, site.database, site.table, 3)
     old = site.uuids()[0]
     staged = site.stage(rows_query(9), run="second")
     site.cluster.pause_worker(2)
