@@ -94,7 +94,7 @@ class LiveReader:
             done = self._done.get(key)
         if done is None or done.result.exception() is not None:
             return LiveFacts(None, why_not=late)
-        return LiveFacts(done.result.result(), age=time.monotonic() - done.began)
+        return LiveFacts(done.result.result(), age=time.monotonic() - done.began, why_not=late)
 
 
 def _heard(late: asyncio.Future[Explanation]) -> None:

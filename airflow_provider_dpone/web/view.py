@@ -24,7 +24,13 @@ from airflow_provider_dpone.publication.commands import (
     explain_command,
     fitting_commands,
 )
-from airflow_provider_dpone.publication.explain_words import plain_words, readers_in_words, see_together
+from airflow_provider_dpone.publication.explain_words import (
+    changed_since,
+    plain_words,
+    readers_in_words,
+    see_together,
+    seen_in_words,
+)
 from airflow_provider_dpone.publication.explanation import Explanation, Shown, Way, generation_of
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED, Past
 from airflow_provider_dpone.publication.receipt import ReplicaReceipt
@@ -88,12 +94,17 @@ class LiveFacts:
 
     :ivar explanation: ``None`` if nothing could be read, or nothing needed to be.
     :ivar age: seconds since the look began.
-    :ivar why_not: in a sentence, why there is no explanation; empty if there is one.
+    :ivar why_not: in a sentence, why there is no explanation, or only one of before; empty if there is one of now.
     """
 
     explanation: Explanation | None
     age: float = 0.0
     why_not: str = ""
+
+    @property
+    def of_now(self) -> bool:
+        """Tell whether it was read while the page was made, and not before."""
+        return self.explanation is not None and not self.why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +257,7 @@ class Recorded:
     """What a trail says, by its kinds. ``None``: it does not say.
 
     :ivar state: how far the operation came, as the list of operations says it.
+    :ivar unsure: that it came so far is not known: how the write of it ended was not written down.
     :ivar version: of the record that its last stored write made; ``None`` if there is none.
     :ivar reached: phase -> when its write was acknowledged; where nobody noted that, when the write was sent.
     """
@@ -253,6 +265,7 @@ class Recorded:
     operation_id: str
     entries: tuple[Entry, ...]
     state: str
+    unsure: bool
     version: int | None
     reached: Mapping[str, str]
     admission: Admission | None
@@ -301,6 +314,7 @@ def recorded(trail: Trail) -> Recorded:
             case _:
                 pass
     state = state_of(map(entry_name, entries))
+    unsure = state == Phase.DISPATCHING and Phase.DISPATCHING not in reached
     # A note may be missing. What must have come before is then as old as the write that made it.
     for phase in _ORDER[: _ORDER.index(state) + 1] if state in _ORDER else ():
         if phase in intended:
@@ -311,6 +325,7 @@ def recorded(trail: Trail) -> Recorded:
         operation_id=trail.operation_id,
         entries=entries,
         state=state,
+        unsure=unsure,
         version=version,
         reached=reached,
         admission=_body(_last(entries, Admission), Admission),
@@ -399,11 +414,17 @@ _WHAT: Final[Mapping[str, str]] = {
 }
 
 _SAFE: Final[Mapping[str, str]] = {
-    ADMITTED: "Readers are not affected: the live table is only read.",
-    STAGED: "Readers are not affected: the live table is only read.",
-    Phase.PREPARED: "Readers are not affected: nothing was sent for this operation.",
-    Phase.ABORTED: "Readers are not affected: it changed nothing for them.",
+    ADMITTED: "This operation has changed nothing for readers: the live table is only read.",
+    STAGED: "This operation has changed nothing for readers: the live table is only read.",
+    Phase.PREPARED: "This operation has changed nothing for readers: no swap was sent for it.",
+    Phase.ABORTED: "This operation has changed nothing for readers.",
 }
+"""Of an operation alone: what others do to the table is not in its trail."""
+
+_LOOK_NEWEST: Final = (
+    "Look at the table's newest operation, or explain the table: they tell what readers see."
+)
+_LOOK_LATER: Final = "Look at the later operation: it is the one that decides what readers see."
 
 _NEXT: Final[Mapping[str, str]] = {
     ADMITTED: "Nothing to do while the stage task runs. If it has failed, its log says why, and a retry stages anew.",
@@ -426,6 +447,13 @@ _RECOVERED: Final = (
     "The control table was recovered since: it is a new one, and has no record of this operation. How the operation "
     "ended is not in its own trail."
 )
+_UNSURE: Final = "A permit for the swap was asked for, and how that ended was not written down: the swap may have been sent."
+_WAS: Final[Mapping[str, str]] = {
+    Phase.COMMITTED: "It was published, and that was proven on every replica.",
+    Phase.COMPLETED_RETAINING: "It was published, and that was proven on every replica.",
+    Phase.COMPLETED: "It was published, and that was proven on every replica.",
+    Phase.ABORTED: "It was closed as not published.",
+}
 _GIVEN_UP: Final = (
     "It was given up: a later operation was prepared for the same table, and this one can do nothing more."
 )
@@ -436,25 +464,27 @@ _FOLLOWED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Words:
+    """:ivar readers: whether they are affected, at a glance; ``None`` where another operation decides it."""
+
     status: Status
     what: tuple[str, ...]
     safe: str
-    affected: bool | None
+    readers: Status | None
     next: tuple[str, ...]
     never: tuple[str, ...] = ()
     code: str | None = None
-    elsewhere: bool = False
-    """What readers see is decided by another operation."""
 
 
-def _words(found: Recorded, state: str, told_live: Explanation | None, recorded_by: _Record) -> _Words:
+def _words(
+    found: Recorded, state: str, told_live: Explanation | None, recorded_by: _Record, *, of_now: bool
+) -> _Words:
     if recorded_by is _Record.LOST:
         meaning = MEANINGS[Code.CONTROL_TABLE_LOST]
         return _Words(
             _HELD,
             (_LOST, meaning.meaning),
             _NOT_KNOWN,
-            None,
+            _readers(None, _HELD),
             (meaning.next_action,),
             code=Code.CONTROL_TABLE_LOST,
         )
@@ -462,27 +492,37 @@ def _words(found: Recorded, state: str, told_live: Explanation | None, recorded_
         return _Words(
             Status(Tone.REST, "Ended"),
             (_RECOVERED,),
-            "Look at the table's newest operation, or explain the table: they tell what readers see.",
+            _LOOK_NEWEST,
             None,
             ("Nothing to do here.",),
-            elsewhere=True,
         )
     if recorded_by is _Record.LATER and (state in _UNSENT or state in SENT):
         return _Words(
             status_of(state, later=True),
             (_GIVEN_UP if state in _UNSENT else _FOLLOWED,),
-            "Look at the later operation: it is the one that decides what readers see.",
+            _LOOK_LATER,
             None,
             ("Nothing to do here.",),
-            elsewhere=True,
+        )
+    if recorded_by is not _Record.OWN:
+        since = "A later operation" if recorded_by is _Record.LATER else "A recovery of the control table"
+        return _Words(
+            status_of(state),
+            (f"{_WAS.get(state, _FOLLOWED)} {since} has followed.", *_why_closed(found, state)),
+            _LOOK_LATER if recorded_by is _Record.LATER else _LOOK_NEWEST,
+            None,
+            ("Nothing to do here.",),
         )
     if told_live is not None:
         stop = told_live.stop
+        status = _status_told(found, state, told_live)
+        # What was seen a while ago is no proof while the swap is on its way.
+        unproven = told_live.affected is False and not of_now and state in SENT
         return _Words(
-            _status_told(found, state, told_live),
+            status,
             (told_live.plain, *told_live.happened),
-            told_live.readers,
-            told_live.affected,
+            _NOT_KNOWN if unproven else told_live.readers,
+            _readers(None if unproven else told_live.affected, status),
             (*told_live.next, *_repairs(told_live)),
             told_live.never if told_live.held or not told_live.read else (),
             stop.code if stop else None,
@@ -490,10 +530,11 @@ def _words(found: Recorded, state: str, told_live: Explanation | None, recorded_
     stopped = found.stop if state in SENT or state == Phase.PREPARED else None
     if stopped is not None:
         code = _code(stopped.aggregate)
+        status = status_of(state, stopped.category)
         return _Words(
-            status_of(state, stopped.category),
+            status,
             (MEANINGS[code].meaning if code else f"It is stopped by {stopped.aggregate}.", _WHAT[state]),
-            *_safe(found, state),
+            *_safe(found, state, status),
             (
                 MEANINGS[code].next_action
                 if code
@@ -501,18 +542,26 @@ def _words(found: Recorded, state: str, told_live: Explanation | None, recorded_
             ),
             code=code.value if code else stopped.aggregate,
         )
-    what = [_WHAT.get(state, f"Its phase is {state}, which this release doesn't know.")]
-    why = found.why_ended if state == Phase.ABORTED else None
-    code = _code(why.aggregate) if why else None
-    if code is not None:
-        what.append(MEANINGS[code].meaning)
+    what = _WHAT.get(state, f"Its phase is {state}, which this release doesn't know.")
+    code = _code_of_end(found, state)
     return _Words(
         status_of(state),
-        tuple(what),
-        *_safe(found, state),
+        (_UNSURE if found.unsure and state == found.state else what, *_why_closed(found, state)),
+        *_safe(found, state, status_of(state)),
         (_NEXT.get(state, "Upgrade the provider on the api-server."),),
         code=code.value if code else None,
     )
+
+
+def _code_of_end(found: Recorded, state: str) -> Code | None:
+    why = found.why_ended if state == Phase.ABORTED else None
+    return _code(why.aggregate) if why else None
+
+
+def _why_closed(found: Recorded, state: str) -> Iterator[str]:
+    code = _code_of_end(found, state)
+    if code is not None:
+        yield MEANINGS[code].meaning
 
 
 def _repairs(told_live: Explanation) -> Iterator[str]:
@@ -528,6 +577,9 @@ def _code(name: str) -> Code | None:
 
 def _status_told(found: Recorded, state: str, told_live: Explanation) -> Status:
     stop = told_live.stop
+    record = told_live.record
+    if record is not None and changed_since(record, told_live.replicas):
+        return Status(Tone.CARE, "Changed since")
     if told_live.read:
         return status_of(state, stop.category if stop is not None and told_live.held else None)
     if stop is not None and stop.code in (Code.CONTROL_TABLE_LOST, Code.CONTROL_TABLE_MISSING):
@@ -542,16 +594,19 @@ _HELD: Final = Status(Tone.HOLD, "On hold")
 _NOT_KNOWN: Final = "It is not known what readers see."
 
 
-def _safe(found: Recorded, state: str) -> tuple[str, bool | None]:
-    """Return whether readers are affected, as far as it is recorded: in words and in one."""
+def _safe(found: Recorded, state: str, status: Status) -> tuple[str, Status]:
+    """Return whether readers are affected, as far as it is recorded: in words, and at a glance."""
     if state in _SAFE:
-        return _SAFE[state], False
+        return _SAFE[state], Status(Tone.REST, "Untouched")
     live = {row.alias: row.target.generation for row in _recorded_replicas(found, state)}
     if not live:
-        return _NOT_KNOWN, None
+        return _NOT_KNOWN, _readers(None, status)
     missing = found.admission is not None and found.admission.live is not None
     affected = see_together(live, missing=missing)
-    return f"When last seen: {readers_in_words(affected, live, missing=missing)}", affected
+    if affected is False and state not in PUBLISHED_PHASES:
+        # It was seen before the swap, or while it was on its way.
+        return f"{_NOT_KNOWN} When last seen, {seen_in_words(live, missing=missing)}.", _readers(None, status)
+    return f"When last seen: {readers_in_words(affected, live, missing=missing)}", _readers(affected, status)
 
 
 def _readers(affected: bool | None, status: Status) -> Status:
@@ -624,6 +679,11 @@ def _refused(past: Past, dag_id: str | None) -> Iterator[str]:
         )
 
 
+def _who(entry: Entry, dag_id: str | None) -> str:
+    foreign = "task_id" in entry.about and entry.about.get("dag_id") not in (None, dag_id)
+    return "a task of another DAG" if foreign else told_writer(entry)
+
+
 def _told(entry: Entry, dag_id: str | None) -> str:
     if isinstance(entry.body, TurnedAway) and entry.body.owner.dag_id != dag_id:
         return f"{entry.body.code}: an operation of another DAG was refused, its source was not read"
@@ -644,7 +704,9 @@ def _live_replicas(
         yield ReplicaRow(
             alias=alias,
             role=_role(alias),
-            status=_replica_status(one.state, state, stop),
+            status=_status_after(one.target.generation, state)
+            if state in PUBLISHED_PHASES or state == Phase.ABORTED
+            else _replica_status(one.state, state, stop),
             target=_cell(one.target),
             candidate=_cell(one.candidate),
             ddl=_ddl(one.queue, one.exception_code, recorded=not told_live.read),
@@ -727,6 +789,20 @@ def _replica_status(seen: ReplicaState | None, state: str, stop: Category | None
             return Status(Tone.REST, "changed since") if ended else Status(Tone.HOLD, "neither generation")
         case _:
             assert_never(seen)
+
+
+def _status_after(generation: str, state: str) -> Status:
+    """Return what readers see on a replica after the end: only the live table counts then."""
+    live = f"{generation} data is live"
+    match generation:
+        case "new":
+            return Status(Tone.GOOD if state in PUBLISHED_PHASES else Tone.CARE, live)
+        case "old":
+            return Status(Tone.CARE if state in PUBLISHED_PHASES else Tone.REST, live)
+        case "unknown":
+            return Status(Tone.CARE, "can't be read")
+        case _:
+            return Status(Tone.CARE, "changed since")
 
 
 def _ddl(queue: str | None, code: int | None, *, recorded: bool = False) -> Status:
@@ -1050,7 +1126,7 @@ def receipt(
         own = recorded_by is _Record.OWN and (record is not None or not told_live.read)
         told_live = _narrowed(told_live, past) if own else None
     own_record = told_live.record if told_live is not None else None
-    words = _words(found, state, told_live, recorded_by)
+    words = _words(found, state, told_live, recorded_by, of_now=live.of_now)
     target = CommandTarget(
         found.conn_id or UNKNOWN_CONNECTION,
         cluster,
@@ -1062,6 +1138,7 @@ def receipt(
     if not ends or state == Phase.PREPARED:
         commands = (explain_command(target), *commands)
     over = recorded_by is not _Record.OWN
+    rows = _replicas(found, told_live, state)
     return Receipt(
         operation_id=trail.operation_id,
         cluster=cluster,
@@ -1071,7 +1148,7 @@ def receipt(
         status=words.status,
         what=words.what,
         safe=words.safe,
-        readers=None if words.elsewhere else _readers(words.affected, words.status),
+        readers=words.readers,
         next=words.next,
         never=words.never,
         code=words.code,
@@ -1082,7 +1159,7 @@ def receipt(
         leftovers=tuple(map(str, told_live.leftovers)) if told_live is not None else (),
         facts=_facts(found, told_live, live),
         steps=_timeline(found, state, words.status),
-        replicas=tuple(_replicas(found, told_live, state)),
+        replicas=tuple(map(_as_before, rows) if over else rows),
         commands=(*commands, evidence_command(cluster, trail.operation_id)),
         blocked=tuple(map(str, told_live.blocked)) if told_live is not None else (),
         warnings=tuple(_warnings(found, told_live)),
@@ -1091,7 +1168,7 @@ def receipt(
         cleanup=tuple(_cleanup(found, own_record, state)),
         groups=_groups(found, own_record, told_live),
         trail=tuple(
-            TrailRow(_clock(entry.at), entry.body.kind, _told(entry, dag_id), told_writer(entry))
+            TrailRow(_clock(entry.at), entry.body.kind, _told(entry, dag_id), _who(entry, dag_id))
             for entry in trail.entries
         ),
         left_alone=tuple(f"{name} {why}." for name, why in trail.unknown),
@@ -1106,11 +1183,17 @@ def _replicas(found: Recorded, told_live: Explanation | None, state: str) -> Ite
     return _live_replicas(found, told_live, state, stop)
 
 
+def _as_before(row: ReplicaRow) -> ReplicaRow:
+    """A row of an operation that others have followed: it says what was, and nothing about now."""
+    return replace(row, status=Status(Tone.REST, row.status.word.replace(" is live", " was live")))
+
+
 def _facts(found: Recorded, told_live: Explanation | None, live: LiveFacts) -> Facts:
-    age = f", {duration(live.age)} ago" if live.age >= 10 else ""
+    age = f", {duration(live.age)} ago" if live.age >= 10 or not live.of_now else ""
     observed_at = told_live.observed_at if told_live is not None else None
     if told_live is not None and told_live.read and observed_at is not None:
-        return Facts(live=True, text=f"Read from the cluster at {when(observed_at)}{age}.")
+        text = f"Read from the cluster at {when(observed_at)}{age}. {live.why_not}".strip()
+        return Facts(live=live.of_now, text=text)
     at = max(found.receipt_at, found.classified_at) or (found.entries[-1].at if found.entries else "")
     said = [f"Recorded at {_clock(at)}." if at else "Nothing is recorded about the replicas."]
     unread = live.explanation if live.explanation is not None and not live.explanation.read else None
