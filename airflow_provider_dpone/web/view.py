@@ -447,7 +447,9 @@ _RECOVERED: Final = (
     "The control table was recovered since: it is a new one, and has no record of this operation. How the operation "
     "ended is not in its own trail."
 )
-_UNSURE: Final = "A permit for the swap was asked for, and how that ended was not written down: the swap may have been sent."
+_UNSURE: Final = (
+    "A permit for the swap was asked for. How that ended was not written down: the swap may have been sent."
+)
 _WAS: Final[Mapping[str, str]] = {
     Phase.COMMITTED: "It was published, and that was proven on every replica.",
     Phase.COMPLETED_RETAINING: "It was published, and that was proven on every replica.",
