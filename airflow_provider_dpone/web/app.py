@@ -24,9 +24,11 @@ from airflow_provider_dpone.routes.ports import Target
 from airflow_provider_dpone.web import access
 from airflow_provider_dpone.web.access import User
 from airflow_provider_dpone.web.live import LiveReader
+from airflow_provider_dpone.web.model import LiveFacts, Receipt
 from airflow_provider_dpone.web.pages import Links, Pages
 from airflow_provider_dpone.web.publications import Filter, Publication, Publications
-from airflow_provider_dpone.web.view import LiveFacts, Receipt, connection_of, needs_live, receipt
+from airflow_provider_dpone.web.recorded import connection_of
+from airflow_provider_dpone.web.view import needs_live, receipt
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")

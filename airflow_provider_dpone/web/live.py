@@ -18,7 +18,7 @@ from typing import Final
 from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.stop import Stopped
 from airflow_provider_dpone.routes.ports import Target
-from airflow_provider_dpone.web.view import LiveFacts
+from airflow_provider_dpone.web.model import LiveFacts
 
 DEADLINE: Final = 2.0
 """Seconds for which a page waits for the cluster."""

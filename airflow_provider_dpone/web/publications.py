@@ -14,14 +14,8 @@ from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, IndexName
 from airflow_provider_dpone.evidence.reader import EvidenceReader, Indexed, Trail, state_of
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import Owner, Phase, is_rollback
-from airflow_provider_dpone.web.view import (
-    SENT,
-    Recorded,
-    Status,
-    Tone,
-    recorded,
-    status_of,
-)
+from airflow_provider_dpone.web.recorded import Recorded, recorded
+from airflow_provider_dpone.web.status import SENT, Status, Tone, status_of
 
 MOST_SEARCHED: Final = 5_000
 """How many operations are searched, the newest first."""

@@ -22,7 +22,9 @@ from airflow_provider_dpone.publication.trail import (
     PermitUnused,
     TurnedAway,
 )
-from airflow_provider_dpone.web.view import LiveFacts, Receipt, Tone, receipt
+from airflow_provider_dpone.web.model import LiveFacts, Receipt
+from airflow_provider_dpone.web.status import Tone
+from airflow_provider_dpone.web.view import receipt
 from tests.unit.builders import (
     COMMITTED,
     FOREIGN_TARGET,
