@@ -32,6 +32,8 @@ class RecordOwner(StrEnum):
     OWN = "own"
     LATER = "later"
     """A later operation was prepared for the same table."""
+    EARLIER = "earlier"
+    """An earlier operation's: the record went back in time, as when Keeper was restored from a backup."""
     LOST = "lost"
     RECOVERED = "recovered"
 
@@ -48,9 +50,9 @@ _WHAT: Final[Mapping[str, str]] = {
     Phase.DISPATCHING: "The swap was permitted once and may have been sent. It will not be sent again.",
     Phase.BOUND: "The swap is in the queue, and the replicas work on it.",
     Phase.TERMINAL: "The swap has ended on every replica. What each one holds is being proven.",
-    Phase.COMMITTED: "The new data is live, and that is proven on every replica.",
-    Phase.COMPLETED_RETAINING: "The new data is live, and that is proven on every replica.",
-    Phase.COMPLETED: "The new data is live, and that is proven on every replica. The replaced table is dropped.",
+    Phase.COMMITTED: "The new data went live, and that was proven on every replica.",
+    Phase.COMPLETED_RETAINING: "The new data went live, and that was proven on every replica.",
+    Phase.COMPLETED: "The new data went live, and that was proven on every replica. The replaced table is dropped.",
     Phase.ABORTED: "It was closed as not published. None of its data is live.",
 }
 
@@ -83,6 +85,10 @@ _NEXT: Final[Mapping[str, str]] = {
 _LOST: Final = (
     "The evidence knows this operation's record, but the cluster has no record of the table: the control table may "
     "have been dropped or replaced."
+)
+_BACK: Final = (
+    "The evidence knows this operation's record, but the cluster's record is that of an earlier operation: the control "
+    "table may have been restored from before."
 )
 _RECOVERED: Final = (
     "The control table was recovered since: it is a new one, and has no record of this operation. How the operation "
@@ -130,11 +136,11 @@ def headline(
     :param told_live: an explanation that is about this operation.
     :param of_now: it was read while the page was made.
     """
-    if recorded_by is RecordOwner.LOST:
+    if recorded_by in (RecordOwner.LOST, RecordOwner.EARLIER):
         meaning = MEANINGS[Code.CONTROL_TABLE_LOST]
         return Headline(
             HELD,
-            (_LOST, meaning.meaning),
+            (_LOST if recorded_by is RecordOwner.LOST else _BACK, meaning.meaning),
             _NOT_KNOWN,
             _readers(None, HELD),
             (meaning.next_action,),

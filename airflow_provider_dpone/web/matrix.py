@@ -16,7 +16,7 @@ from airflow_provider_dpone.publication.explanation import Explanation, Shown, g
 from airflow_provider_dpone.publication.receipt import ReplicaReceipt
 from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Phase
 from airflow_provider_dpone.publication.stop import Category
-from airflow_provider_dpone.publication.trail import Classification
+from airflow_provider_dpone.publication.trail import Classification, Staged
 from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.web.model import Cell, ReplicaRow
 from airflow_provider_dpone.web.recorded import Recorded
@@ -171,11 +171,13 @@ def _cell(one: Shown) -> Cell:
 def _content(found: Recorded, alias: str, proof: ReplicaReceipt | None = None) -> str:
     if proof is not None:
         return "equal" if proof.content_match else "differs"
+    # Staged anew, it is another candidate.
+    since = max((n for n, e in enumerate(found.entries) if isinstance(e.body, Staged)), default=0)
     dispatchable = any(
         isinstance(e.body, Classification)
         and e.body.aggregate == evidence.Proven.DISPATCHABLE
         and any(one.alias == alias for one in e.body.replicas)
-        for e in found.entries
+        for e in found.entries[since:]
     )
     if dispatchable:
         return "equal before the swap"

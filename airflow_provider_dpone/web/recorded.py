@@ -72,6 +72,12 @@ class Recorded:
         return last if self.version is None or last.version >= self.version else None
 
     @property
+    def epoch(self) -> int:
+        """The highest epoch of a write of the record that is known to be stored; 0 if none is."""
+        writes = (e.body for e in self.entries if isinstance(e.body, CompareAndSwapOutcome))
+        return max((write.epoch for write in writes if write.outcome == "stored"), default=0)
+
+    @property
     def why_ended(self) -> Classification | None:
         """The last classification that named a reason."""
         found = [e.body for e in self.entries if isinstance(e.body, Classification) and e.body.category]

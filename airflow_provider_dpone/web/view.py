@@ -36,7 +36,12 @@ from airflow_provider_dpone.web.timeline import clock, duration, timeline
 
 def _record_of(found: Recorded, state: str, told_live: Explanation, operation_id: str) -> RecordOwner:
     if (record := told_live.record) is not None:
-        return RecordOwner.OWN if record.operation_id == operation_id else RecordOwner.LATER
+        if record.operation_id == operation_id:
+            return RecordOwner.OWN
+        # Epochs only grow over a target's whole life, as long as it has the same control table.
+        same = found.admission is not None and found.admission.authority_id == record.authority_id
+        back = same and record.dispatch_epoch < found.epoch and record.find_settled(operation_id) is None
+        return RecordOwner.EARLIER if back else RecordOwner.LATER
     if not told_live.read or state in ENDED:
         return RecordOwner.OWN
     mine = found.admission.authority_id if found.admission else None

@@ -14,12 +14,14 @@ from airflow_provider_dpone.publication.explain import explain
 from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import Owner, Phase
+from airflow_provider_dpone.publication.stop import Code
 from airflow_provider_dpone.publication.trail import (
     Body,
     CompareAndSwap,
     CompareAndSwapOutcome,
     DispatchOutcome,
     PermitUnused,
+    Staged,
     TurnedAway,
 )
 from airflow_provider_dpone.web.model import LiveFacts, Receipt
@@ -195,6 +197,31 @@ def test_what_is_live_as_proven_stays_green() -> None:
         shown = page(history(phase), explained(of, COMMITTED, COMMITTED))
         assert (shown.status.tone, shown.status.word) == (Tone.GOOD, "Published")
         assert green(shown)
+
+
+@pytest.mark.parametrize("phase", PUBLISHED)
+def test_what_was_proven_once_is_told_as_what_was(phase: Phase) -> None:
+    """Nobody looked again: somebody may have changed the table by hand since."""
+    shown = page(history(phase))
+    assert "went live, and that was proven" in shown.what[0]
+    assert shown.safe.startswith("When last seen")
+    assert shown.facts.text.startswith("Recorded at")
+
+
+@pytest.mark.parametrize("phase", [Phase.PREPARED, Phase.BOUND, Phase.COMMITTED])
+def test_a_record_that_went_back_in_time_is_not_taken_for_a_later_operation(phase: Phase) -> None:
+    earlier = in_phase(Phase.COMPLETED, operation_id="ff" * 32, dispatch_epoch=1)
+    shown = page(history(phase), explained(earlier, COMMITTED, COMMITTED))
+    assert (shown.status.tone, shown.code) == (Tone.HOLD, Code.CONTROL_TABLE_LOST)
+    assert "an earlier operation" in shown.what[0]
+    assert not green(shown)
+
+
+def test_what_was_compared_before_another_candidate_was_staged_does_not_count() -> None:
+    bodies = history(Phase.DISPATCHING)
+    again = next(body for body in bodies if isinstance(body, Staged))
+    assert page(bodies).replicas[0].content == "equal before the swap"
+    assert page([*bodies, replace(again, attempt="2")]).replicas[0].content == "equal when staged"
 
 
 # ---- a look of before
