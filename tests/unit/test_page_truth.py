@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
@@ -40,6 +40,7 @@ from tests.unit.builders import (
 )
 from tests.unit.page_trails import START, about, explained, history, trail
 
+Outcome: TypeAlias = Literal["stored", "conflict", "unknown"]
 OPERATION = record().operation_id
 UNSENT = [ADMITTED, STAGED, Phase.PREPARED]
 PUBLISHED = [Phase.COMMITTED, Phase.COMPLETED_RETAINING, Phase.COMPLETED]
@@ -64,7 +65,7 @@ def green(shown: Receipt) -> bool:
 # ---- a permit whose note is missing
 
 
-def without_note(outcome: str | None, *, sent: bool, noted: bool = True) -> list[Body]:
+def without_note(outcome: Outcome | None, *, sent: bool, noted: bool = True) -> list[Body]:
     """The trail of a publish task of whose permit only the intent was surely written.
 
     :param outcome: what it wrote about the compare-and-swap; ``None``: it died before it could.
@@ -88,7 +89,7 @@ def without_note(outcome: str | None, *, sent: bool, noted: bool = True) -> list
 @pytest.mark.parametrize("noted", [True, False])
 @pytest.mark.parametrize("sent", [True, False])
 @pytest.mark.parametrize("outcome", [None, "unknown"])
-def test_a_permit_without_a_note_may_have_been_used(outcome: str | None, sent: bool, noted: bool) -> None:
+def test_a_permit_without_a_note_may_have_been_used(outcome: Outcome | None, sent: bool, noted: bool) -> None:
     bodies = without_note(outcome, sent=sent, noted=noted)
     names = [entry_name(entry) for entry in trail(OPERATION, bodies).entries]
     assert state_of(names) == Phase.DISPATCHING
