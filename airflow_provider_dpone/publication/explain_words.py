@@ -56,11 +56,14 @@ def affected_by(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained
 
 
 def changed_since(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained]) -> tuple[str, ...]:
-    """Return the replicas whose readers see something else than what an operation that is over left there."""
-    if not (record.ended or record.published):
-        return ()
-    left = "new" if record.published else "absent" if record.predecessor is None else "old"
-    return tuple(alias for alias, seen in replicas.items() if seen.live not in (left, "unknown"))
+    """Return the replicas whose readers see something else than what an operation that is over left there.
+
+    What was closed as not published may have been closed because the table had changed: only its own data must not be
+    live.
+    """
+    if record.published:
+        return tuple(alias for alias, seen in replicas.items() if seen.live not in ("new", "unknown"))
+    return tuple(alias for alias, seen in replicas.items() if record.ended and seen.live == "new")
 
 
 def _seen_live(live: Mapping[str, str]) -> dict[str, list[str]]:

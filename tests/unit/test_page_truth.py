@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_dpone.evidence.layout import entry_name
 from airflow_provider_dpone.evidence.reader import state_of
 from airflow_provider_dpone.publication.explain import explain
-from airflow_provider_dpone.publication.explanation import Explanation
+from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.stop import Code
@@ -29,6 +29,7 @@ from airflow_provider_dpone.web.status import Tone
 from airflow_provider_dpone.web.view import receipt
 from tests.unit.builders import (
     COMMITTED,
+    FOREIGN,
     FOREIGN_TARGET,
     OLD,
     PENDING,
@@ -182,6 +183,17 @@ def test_what_was_proven_and_is_not_there_now_is_not_called_live(phase: Phase, s
     assert not any(
         row.status.tone in (Tone.GOOD, Tone.REST) for row in shown.replicas if row.target.generation != "new"
     )
+
+
+def test_what_was_closed_as_not_published_and_is_live_all_the_same_is_not_called_well() -> None:
+    of = in_phase(Phase.ABORTED)
+    told = explain(stored(of), observation(stored(of), COMMITTED, COMMITTED, sequence=10), read_at=1)
+    assert told.affected is True
+    assert told.ways == (Way.LOOK,)
+    shown = page(history(Phase.BOUND), told)
+    assert (shown.status.tone, shown.status.word) == (Tone.CARE, "Changed since")
+    moved = explain(stored(of), observation(stored(of), {"orders": FOREIGN}, {"orders": FOREIGN}), read_at=1)
+    assert moved.ways == (Way.NOTHING,)
 
 
 def test_a_published_table_with_a_replica_that_cannot_be_read_is_not_live_on_every_replica() -> None:
