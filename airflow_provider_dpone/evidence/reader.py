@@ -12,11 +12,13 @@ from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
 from airflow_provider_dpone.evidence.store import index_entry, write_index
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
-from airflow_provider_dpone.publication.record import Owner
+from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.trail import (
     Admission,
+    CompareAndSwap,
     CompareAndSwapOutcome,
     Entry,
+    PermitUnused,
     Staged,
     StoredReceipt,
     Unknown,
@@ -249,7 +251,11 @@ def clusters(root: ObjectStoragePath) -> list[str]:
 
 
 def state_of(names: Iterable[str]) -> str:
-    """Return how far an operation came, from the names of its trail alone."""
+    """Return how far an operation came, from the names of its trail alone.
+
+    A permit whose outcome nobody wrote down may have been used, so it counts as given.
+    """
+    names = list(names)
     telling = [name for name in names if name.startswith(_TELLING)]
     parsed = [name for name in map(EntryName.parse, telling) if name is not None]
     stored = [
@@ -263,9 +269,39 @@ def state_of(names: Iterable[str]) -> str:
         for name in parsed
         if name.kind == StoredReceipt.kind and name.version is not None
     ]
-    if found := stored + receipts:
-        return max(found, key=lambda one: one[0])[1]
+    version, state = max(stored + receipts, key=lambda one: one[0], default=(None, ""))
+    if state in ("", Phase.PREPARED) and _may_have_sent(names, version):
+        return Phase.DISPATCHING.value
+    if state:
+        return state
     return STAGED if any(name.kind == Staged.kind for name in parsed) else ADMITTED
+
+
+def _may_have_sent(names: Iterable[str], version: int | None) -> bool:
+    """Tell whether a permit was asked for, and neither its end nor a later write of the record is noted.
+
+    :param version: of the newest write that is known to be stored; ``None`` if there is none.
+    """
+    parsed = [name for name in map(EntryName.parse, filter(_about_permit, names)) if name is not None]
+    void = {
+        name.fence
+        for name in parsed
+        if name.kind == PermitUnused.kind
+        or (name.kind == CompareAndSwapOutcome.kind and not name.word.startswith("unknown-"))
+    }
+    return any(
+        name.kind == CompareAndSwap.kind
+        and name.word == f"to-{Phase.DISPATCHING}"
+        and name.fence not in void
+        and (version is None or (name.version is not None and name.version >= version))
+        for name in parsed
+    )
+
+
+def _about_permit(name: str) -> bool:
+    return name.startswith(
+        (f"{CompareAndSwap.kind}.", f"{CompareAndSwapOutcome.kind}.", f"{PermitUnused.kind}.")
+    )
 
 
 def load_indexed(data: bytes) -> Indexed | None:

@@ -85,5 +85,9 @@ def command_line(name: str, *flags: tuple[str, str]) -> str:
 
 
 def _line(name: str, flags: tuple[tuple[str, str], ...]) -> str:
-    said = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in flags)
-    return f"airflow dpone {name} {said}"
+    return f"airflow dpone {name} {' '.join(_flag(flag, value) for flag, value in flags)}"
+
+
+def _flag(flag: str, value: str) -> str:
+    # A value that begins with a dash would be taken for a flag itself.
+    return shlex.quote(f"{flag}={value}") if value.startswith("-") else f"{flag} {shlex.quote(value)}"

@@ -21,6 +21,7 @@ from airflow_provider_dpone.publication.explain_words import (
     NOTHING_UNDER_WAY,
     STATES,
     affected_by,
+    changed_since,
     never_do,
     plain_words,
     readers_of,
@@ -110,6 +111,9 @@ def explain(
     if is_rollback(record.owner):
         ways = tuple(Way.ROLL_ON if way in (Way.RETRY, Way.WAIT, Way.FREE) else way for way in ways)
     replicas = _replicas(record, observation, queue, stop)
+    changed = changed_since(record, replicas)
+    if changed and stop is None:
+        ways = (Way.LOOK,)
     held = not (record.ended or record.published)
     dispatched = held and record.phase is not Phase.PREPARED
     gone = missing_replicas(record, observation) if dispatched else ()
@@ -131,7 +135,7 @@ def explain(
         unproven=tuple(_unproven(record, replicas, queue)),
         readers=readers_of(record, replicas),
         ways=ways,
-        never=tuple(never_do(stop, dispatched=dispatched)),
+        never=tuple(never_do(stop, dispatched=dispatched or (bool(changed) and not record.ended))),
         replicas=replicas,
         stop=stop,
         held=held,

@@ -47,10 +47,23 @@ def see_together(live: Mapping[str, str], *, missing: bool) -> bool | None:
 
 def affected_by(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained]) -> bool | None:
     """Tell whether readers are affected; ``None``: it is not known."""
+    if changed_since(record, replicas):
+        return True
     live = live_of(replicas)
     found = see_together(live, missing=record.predecessor is not None)
     # A replica that is away shows what it showed before: nothing is under way that could change it.
     return False if found is None and record.ended and len(_seen_live(live)) == 1 else found
+
+
+def changed_since(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained]) -> tuple[str, ...]:
+    """Return the replicas whose readers see something else than what an operation that is over left there.
+
+    What was closed as not published may have been closed because the table had changed: only its own data must not be
+    live.
+    """
+    if record.published:
+        return tuple(alias for alias, seen in replicas.items() if seen.live not in ("new", "unknown"))
+    return tuple(alias for alias, seen in replicas.items() if record.ended and seen.live == "new")
 
 
 def _seen_live(live: Mapping[str, str]) -> dict[str, list[str]]:
@@ -74,22 +87,32 @@ def readers_in_words(affected: bool | None, live: Mapping[str, str], *, missing:
     :param live: alias -> which generation its readers see; one at least.
     :param missing: there was a table, so that one that is absent is missing.
     """
-    kinds: dict[str, list[str]] = {}
-    for alias, generation in live.items():
-        kinds.setdefault(generation, []).append(alias)
-    words = {**_LIVE, "absent": "the table is missing"} if missing else _LIVE
     match affected:
         case False:
             [(seen, where)] = _seen_live(live).items()
             everywhere = len(where) == len(live)
-            return f"Readers are not affected: {words[seen]} on {'every replica' if everywhere else joined(where)}."
+            said = _words_of(missing=missing)[seen]
+            return f"Readers are not affected: {said} on {'every replica' if everywhere else joined(where)}."
         case True:
             begin = "Readers are affected"
         case None:
             begin = "Whether readers are affected is not known"
         case _:
             assert_never(affected)
-    return f"{begin}: " + "; ".join(f"{words[k]} on {joined(a)}" for k, a in kinds.items()) + "."
+    return f"{begin}: {seen_in_words(live, missing=missing)}."
+
+
+def seen_in_words(live: Mapping[str, str], *, missing: bool) -> str:
+    """Return what readers see where, and nothing about whether that is well. Arguments as above."""
+    kinds: dict[str, list[str]] = {}
+    for alias, generation in live.items():
+        kinds.setdefault(generation, []).append(alias)
+    words = _words_of(missing=missing)
+    return "; ".join(f"{words[k]} on {joined(a)}" for k, a in kinds.items())
+
+
+def _words_of(*, missing: bool) -> Mapping[str, str]:
+    return {**_LIVE, "absent": "the table is missing"} if missing else _LIVE
 
 
 NOTHING_UNDER_WAY = (
@@ -100,6 +123,16 @@ NOTHING_UNDER_WAY = (
 def plain_words(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained], stop: Stop | None) -> str:
     """Return what happened in a sentence or two, for somebody who knows nothing of all this."""
     name = f"{record.database}.{record.table}"
+    if changed := changed_since(record, replicas):
+        live = {alias: seen.live for alias, seen in replicas.items() if alias in changed}
+        over = (
+            "was closed as not published"
+            if record.phase is Phase.ABORTED
+            else "was published on every replica"
+        )
+        said = seen_in_words(live, missing=record.predecessor is not None)
+        first = f"{name}: the last operation {over}, and the table was changed since: {said}."
+        return first if stop is None else f"{first} {stop.message}"
     if record.ended:
         ended = (
             f"{name}: the last operation was closed as not published."
@@ -115,6 +148,12 @@ def plain_words(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained
                     "It holds the table."
                 )
             case Phase.COMMITTED:
+                unread = [alias for alias, seen in replicas.items() if seen.live == "unknown"]
+                if unread:
+                    return (
+                        f"{name}: the publication was proven on every replica; the cleanup is yet to come. "
+                        f"{joined(unread)} can't be read now."
+                    )
                 return f"{name}: the new data is live on every replica; the cleanup is yet to come."
             case _:
                 return f"{name}: what became of the swap can be told; the publish task has to write it down."

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -21,24 +24,41 @@ from airflow_provider_dpone.routes.ports import Target
 from airflow_provider_dpone.web import access
 from airflow_provider_dpone.web.access import User
 from airflow_provider_dpone.web.live import LiveReader
+from airflow_provider_dpone.web.model import LiveFacts, Receipt
 from airflow_provider_dpone.web.pages import Links, Pages
 from airflow_provider_dpone.web.publications import Filter, Publication, Publications
-from airflow_provider_dpone.web.view import LiveFacts, Receipt, connection_of, needs_live, receipt
+from airflow_provider_dpone.web.recorded import connection_of
+from airflow_provider_dpone.web.view import needs_live, receipt
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+_AT_ONCE: Final = 8
+"""Pages that read evidence at the same time. They have threads of their own: a store that is slow must not take those
+on which the rest of the api-server depends."""
 
 _WORDS: Final[Mapping[int, str]] = {
     401: "You are not logged in. Log in to Airflow and load this page again.",
     403: "You may not read this DAG's data.",
     404: "There is no such page, or no such publication of this DAG.",
     405: "This page only shows things.",
+    422: "The address has a parameter that this page doesn't take.",
 }
 
 
 def create_app(publications: Publications | None = None, live: LiveReader | None = None) -> FastAPI:
     """Return the application that the api-server mounts."""
-    app = FastAPI(title="dpone", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="dpone", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dpone-page")
     known = publications or Publications(_readers)
     looks = live or LiveReader(access.explain_now)
     pages = Pages()
+
+    async def in_thread(call: Callable[P, ResultT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            threads, lambda: context.run(call, *args, **kwargs)
+        )
 
     def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         nonce = secrets.token_urlsafe(16)
@@ -67,19 +87,19 @@ def create_app(publications: Publications | None = None, live: LiveReader | None
         )
 
     @app.get("/")
-    def overview(
+    async def overview(
         request: Request, user: User, cluster: str = "", target: str = "", status: str = "", before: str = ""
     ) -> HTMLResponse:
         wanted = Filter(cluster, target.strip(), status, before)
-        found = known.overview(wanted, access.reader_of(user))
+        found = await in_thread(known.overview, wanted, access.reader_of(user))
         return page(request, "list.html", found=found, wanted=wanted)
 
     @app.get("/dags/{dag_id}/operations/{operation_id}/{cluster:path}")
     async def operation(
         request: Request, user: User, dag_id: str, operation_id: str, cluster: str, still: bool = False
     ) -> HTMLResponse:
-        await run_in_threadpool(allow, user, dag_id)
-        found = await run_in_threadpool(known.operation, cluster, operation_id)
+        await in_thread(allow, user, dag_id)
+        found = await in_thread(known.operation, cluster, operation_id)
         # Whoever may read one DAG learns nothing about another one's operations, not even that they exist.
         if found is None or found[0].dag_id != dag_id:
             raise HTTPException(404)
@@ -95,12 +115,13 @@ def create_app(publications: Publications | None = None, live: LiveReader | None
         map_index: str,
         still: bool = False,
     ) -> HTMLResponse:
-        await run_in_threadpool(allow, user, dag_id)
+        await in_thread(allow, user, dag_id)
         # Airflow leaves its placeholder as it is where a task is not mapped.
-        index = int(map_index) if map_index.isdecimal() and map_index.isascii() else -1
-        found = await run_in_threadpool(known.of_task, dag_id, run_id, task_id, index)
+        mapped = map_index.isdecimal() and map_index.isascii() and len(map_index) < 10
+        index = int(map_index) if mapped else -1
+        found = await in_thread(known.of_task, dag_id, run_id, task_id, index)
         own = found.own[0] if found.own else None
-        trail = await run_in_threadpool(known.operation, own.cluster, own.operation_id) if own else None
+        trail = await in_thread(known.operation, own.cluster, own.operation_id) if own else None
         if own is None or trail is None:
             return page(request, "task.html", found=found, task_id=task_id)
         return page(
@@ -116,6 +137,10 @@ def create_app(publications: Publications | None = None, live: LiveReader | None
     async def refused(request: Request, error: StarletteHTTPException) -> HTMLResponse:
         text = _WORDS.get(error.status_code, HTTPStatus(error.status_code).phrase)
         return message(request, error.status_code, text)
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong(request: Request, error: RequestValidationError) -> HTMLResponse:
+        return message(request, 422, _WORDS[422])
 
     @app.exception_handler(Stopped)
     async def stopped(request: Request, error: Stopped) -> HTMLResponse:

@@ -10,18 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from airflow_provider_dpone.evidence.layout import IndexName
+from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, IndexName
 from airflow_provider_dpone.evidence.reader import EvidenceReader, Indexed, Trail, state_of
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import Owner, Phase, is_rollback
-from airflow_provider_dpone.web.view import (
-    SENT,
-    Recorded,
-    Status,
-    Tone,
-    recorded,
-    status_of,
-)
+from airflow_provider_dpone.web.recorded import Recorded, recorded
+from airflow_provider_dpone.web.status import SENT, Status, Tone, status_of
 
 MOST_SEARCHED: Final = 5_000
 """How many operations are searched, the newest first."""
@@ -154,9 +148,11 @@ class Publications:
         decided: set[tuple[str, str]] = set()
         seen: set[tuple[str, str]] = set()
         more = ""
+        searched_all = True
         for place in self._places(readers, wanted.cluster):
             if len(seen) == MOST_SEARCHED:
-                return Overview(tuple(attention), tuple(rows), tuple(readers), more, searched_all=False)
+                searched_all = False
+                break
             key = (place.cluster, place.name.operation_id)
             if key in seen:
                 continue
@@ -189,7 +185,7 @@ class Publications:
             elif not more:
                 more = name_time(rows[-1].at)
         attention.sort(key=lambda one: (one.status.tone is not Tone.HOLD, one.at))
-        return Overview(tuple(attention), tuple(rows), tuple(readers), more, searched_all=True)
+        return Overview(tuple(attention), tuple(rows), tuple(readers), more, searched_all)
 
     def of_task(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> OfTask:
         """Return the operations that a task instance has to do with.
@@ -213,7 +209,8 @@ class Publications:
             if indexed is None or indexed.owner is None:
                 continue
             owner = indexed.owner
-            if (owner.dag_id, owner.run_id) != (dag_id, run_id):
+            # A rollback is no task of a DAG, whatever names it has: it is found through the list.
+            if is_rollback(owner) or (owner.dag_id, owner.run_id) != (dag_id, run_id):
                 continue
             state = self._state(place)
             found = self._publication(place, readers, state, later=place.target in decided)
@@ -235,8 +232,13 @@ class Publications:
         """Return one operation with its whole trail; ``None`` if there is none of that id."""
         readers = self.readers()
         reader = readers.get(cluster)
-        # An id is part of a path.
-        if reader is None or not operation_id.isalnum() or not operation_id.isascii():
+        # An id is part of a path, beside which the evidence has folders of its own.
+        if (
+            reader is None
+            or not operation_id.isalnum()
+            or not operation_id.isascii()
+            or operation_id in (INDEX, AUDIT)
+        ):
             return None
         trail = reader.trail(operation_id)
         if not (trail.entries or trail.unknown):

@@ -240,7 +240,8 @@ def test_a_disarmed_partial_swap_is_repaired_from_the_parked_table() -> None:
 )
 def test_the_way_on_depends_on_what_was_sent(phase: Phase, ways: tuple[Way, ...]) -> None:
     row = stored(in_phase(phase))
-    told = explain(row, observation(row, PENDING, PENDING), NotSeen(), read_at=1)
+    shown = COMMITTED if phase is Phase.COMMITTED else PENDING
+    told = explain(row, observation(row, shown, shown), NotSeen(), read_at=1)
     assert told.ways == ways
     assert told.held == (phase not in (Phase.COMMITTED, Phase.ABORTED))
     assert told.readers.startswith("Readers are not affected")

@@ -27,16 +27,10 @@ from airflow_provider_dpone.publication.trail import (
     TurnedAway,
     Unknown,
 )
-from airflow_provider_dpone.web.view import (
-    SENT,
-    LiveFacts,
-    Receipt,
-    Tone,
-    duration,
-    needs_live,
-    receipt,
-    status_of,
-)
+from airflow_provider_dpone.web.model import LiveFacts, Receipt
+from airflow_provider_dpone.web.status import SENT, Tone, status_of
+from airflow_provider_dpone.web.timeline import duration
+from airflow_provider_dpone.web.view import needs_live, receipt
 from tests.unit.builders import (
     ABSENT,
     COMMITTED,
