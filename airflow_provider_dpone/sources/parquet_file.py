@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from airflow_provider_dpone.clickhouse.column_types import arrow_carrier, column_type
+from airflow_provider_dpone.clickhouse.column_types import ColumnType, arrow_carrier, column_type
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources.arrow_checks import unfit
 from airflow_provider_dpone.sources.arrow_stream import ArrowStream, require_pyarrow
@@ -25,8 +25,8 @@ from airflow_provider_dpone.sources.pump import Work, Write, pumped
 if TYPE_CHECKING:
     from types import ModuleType
 
-_BATCH_BYTES: Final = 4 * 1024 * 1024
-_BATCH_ROWS: Final = 16_384
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_BATCH_ROWS: Final = 32_768
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """What a batch may come to if each of its rows has the longest text of each column's dictionary."""
 
@@ -58,17 +58,15 @@ def rows(files: Sequence[Open]) -> RowsLoad:
             raise Stopped(
                 Stop(Code.BAD_INPUT, f"File {number} of {len(files)} has other columns than the first one.")
             )
-    return RowsLoad(tuple(_column(field) for field in schema), partial(_stream, pyarrow, files, schema))
+    columns = tuple(_column(field.with_nullable(True)) for field in schema)
+    return RowsLoad(columns, partial(_stream, pyarrow, files, schema))
 
 
 def _stream(pyarrow: ModuleType, files: Sequence[Open], schema: Any, types: Sequence[str]) -> StreamLoad:
     from pyarrow import parquet
 
     sent = pyarrow.schema(
-        [
-            field.with_type(_sent_type(pyarrow, field.type, target))
-            for field, target in zip(schema, types, strict=True)
-        ]
+        [_sent(pyarrow, field, column_type(target)) for field, target in zip(schema, types, strict=True)]
     )
     columns = tuple(_column(field) for field in sent)
     given: int | None = None
@@ -122,7 +120,8 @@ def _batches(parquet: ModuleType, file: BinaryIO, schema: Any) -> Iterator[Any]:
             for batch in seconds.iter_batches(rows, row_groups=[group], columns=old_times):
                 for field, values in zip(batch.schema, batch.columns, strict=True):
                     _require_nanoseconds(field.name, values)
-        yield from plain.iter_batches(rows, row_groups=[group])
+        # One thread decodes as fast as the server takes the rows in; several need a half more of the processor's time.
+        yield from plain.iter_batches(rows, row_groups=[group], use_threads=False)
 
 
 def _batch_rows(group: Any, leaves: Sequence[Any], encoded: Any, number: int) -> int:
@@ -167,18 +166,19 @@ def _longest_texts(encoded: Any, group: int, sizes: Mapping[str, int]) -> int:
     return found
 
 
-def _sent_type(pyarrow: ModuleType, kind: Any, target: str) -> Any:
-    """Return the type in which a column is sent.
+def _sent(pyarrow: ModuleType, field: Any, target: ColumnType) -> Any:
+    """Return the name and the type with which a column is sent, so that the server has little to convert.
 
-    Integers go in the width of the table's column, where that is smaller: fewer bytes travel, and the server has
-    nothing to convert. Of several dictionaries some servers keep only the first, so texts go without.
+    Integers go in the width of the table's column, where that is smaller, and nothing has a place for NULL where the
+    table's column has none. Texts go without their dictionary: pyarrow reads other texts where a file's dictionary
+    holds one twice, and some servers keep only the first of several dictionaries.
     """
+    kind = field.type
     if pyarrow.types.is_dictionary(kind):
-        return kind.value_type
-    name = column_type(target).name
-    if pyarrow.types.is_integer(kind) and name in _INTEGER_BITS and _INTEGER_BITS[name] < kind.bit_width:
-        return getattr(pyarrow, name.lower())()
-    return kind
+        kind = kind.value_type
+    elif pyarrow.types.is_integer(kind) and _INTEGER_BITS.get(target.name, kind.bit_width) < kind.bit_width:
+        kind = getattr(pyarrow, target.name.lower())()
+    return field.with_type(kind).with_nullable(target.nullable)
 
 
 def _decoded(pyarrow: ModuleType, field: Any, values: Any) -> Any:
@@ -190,7 +190,10 @@ def _decoded(pyarrow: ModuleType, field: Any, values: Any) -> Any:
         except pyarrow.ArrowInvalid:
             # Its text holds the value.
             raise _value_refused(field.name, f"an integer that {field.type} has not") from None
-    _require_fit(field.name, values)
+    if (found := unfit(values)) is not None:
+        raise _value_refused(field.name, found)
+    if values.null_count and not field.nullable:
+        raise _value_refused(field.name, "NULL, which the table's column can't hold")
     return values
 
 
@@ -202,7 +205,7 @@ def _pieces(batch: Any) -> Iterator[Any]:
 
 
 def _column(field: Any) -> SourceColumn:
-    carrier = arrow_carrier(str(field.type))
+    carrier = arrow_carrier(str(field.type), nullable=field.nullable)
     if carrier is None:
         raise Stopped(
             Stop(
@@ -212,11 +215,6 @@ def _column(field: Any) -> SourceColumn:
             )
         )
     return SourceColumn(field.name, carrier)
-
-
-def _require_fit(name: str, values: Any) -> None:
-    if (found := unfit(values)) is not None:
-        raise _value_refused(name, found)
 
 
 def _require_nanoseconds(name: str, seconds: Any) -> None:

@@ -72,6 +72,13 @@ _ELEMENTS: Final = frozenset(
 
 _WHOLE: Final = frozenset(("int2", "int4", "int8", "oid"))
 
+_NUMBERS: Final = frozenset((*_WHOLE, "float4", "float8", "numeric"))
+"""Types that are read without a look for NULL, which is quicker, where the table's column has none.
+
+ClickHouse stops at ``\\N`` then, since no number begins so. A text would be one of these letters, and the letters of a
+moment or a UUID are not looked at as closely by every release.
+"""
+
 _TYPES: Final = """
 WITH RECURSIVE base(oid, type, element) AS (
     SELECT oid, oid, false FROM pg_catalog.pg_type WHERE oid = ANY(%s)
@@ -201,7 +208,7 @@ def copy_stream(query: Query, columns: Sequence[PostgresColumn], types: Sequence
 
     return StreamLoad(
         "TabSeparated",
-        _MOMENT_SETTINGS,
+        _SETTINGS,
         tuple(one.column for one in copied),
         chunks,
         lambda: reported,
@@ -239,8 +246,13 @@ def _copied(column: PostgresColumn, target: str) -> _Copied:
     elif column.type in {"timestamp", "timestamptz"} and kind.name in _MOMENTS:
         expression, found = _moment(column.type, source), SourceColumn(name, _MOMENT_CARRIER)
     else:
-        typed = column.typed
-        carrier = TEXT_CARRIER if typed is None else f"Nullable({typed})"
+        match column.typed:
+            case None:
+                carrier = TEXT_CARRIER
+            case typed if column.type in _NUMBERS and not kind.nullable:
+                carrier = typed
+            case typed:
+                carrier = f"Nullable({typed})"
         # The text is read as the type that it was described with: PostgreSQL itself refuses another one.
         expression = f"{source}::pg_catalog.{column.type}" if column.type in _WHOLE else source
         found = SourceColumn(name, carrier)
@@ -253,8 +265,12 @@ def _copied(column: PostgresColumn, target: str) -> _Copied:
 
 _MOMENTS: Final = frozenset(("DateTime", "DateTime64"))
 _MOMENT_CARRIER: Final = "Nullable(DateTime64(6, 'UTC'))"
-_MOMENT_SETTINGS: Final = {"date_time_input_format": "basic"}
-"""The only one of ClickHouse's ways to read a moment that is quick; it knows no zones."""
+_SETTINGS: Final = {
+    # The only one of ClickHouse's ways to read a moment that is quick; it knows no zones.
+    "date_time_input_format": "basic",
+    # One process of PostgreSQL writes; one thread reads as fast, and takes a sixth less of the processor's time.
+    "input_format_parallel_parsing": "0",
+}
 
 
 def _moment(kind: str, source: str) -> str:
@@ -368,26 +384,25 @@ class _Pieces(io.RawIOBase):
 
 def _copy(query: Query, connection: Any, sql: str, write: Write) -> int:
     """Run a COPY and return how many rows PostgreSQL says it has given."""
-    buffer = io.BufferedWriter(_Pieces(write), _PIECE_BYTES)
-    if driver(connection) == "psycopg2":
-        rows = _copy_by_psycopg2(query, connection, sql, buffer)
-    else:
-        rows = _copy_by_libpq(query, connection, sql, buffer)
-    buffer.flush()
-    buffer.detach()
+    copied = _copy_by_psycopg2 if driver(connection) == "psycopg2" else _copy_by_libpq
+    rows = copied(query, connection, sql, write)
     if rows < 0:
         raise Stopped(Stop(Code.SOURCE_FAILED, "PostgreSQL ended the COPY without a count of its rows."))
     return rows
 
 
-def _copy_by_psycopg2(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter[Any]) -> int:
+def _copy_by_psycopg2(query: Query, connection: Any, sql: str, write: Write) -> int:
+    buffer = io.BufferedWriter(_Pieces(write), _PIECE_BYTES)
     with closing(_cursor(connection)) as cursor:
         bound = sql if query.parameters is None else cursor.mogrify(sql, query.parameters).decode()
         cursor.copy_expert(bound, buffer)
-        return int(cursor.rowcount)
+        rows = int(cursor.rowcount)
+    buffer.flush()
+    buffer.detach()
+    return rows
 
 
-def _copy_by_libpq(query: Query, connection: Any, sql: str, buffer: io.BufferedWriter[Any]) -> int:
+def _copy_by_libpq(query: Query, connection: Any, sql: str, write: Write) -> int:
     """Use psycopg's wrapper of libpq: its cursor's COPY takes three times the processor's time for each row.
 
     Waiting for a row lets other threads run, and a cancelled query ends the wait.
@@ -400,17 +415,22 @@ def _copy_by_libpq(query: Query, connection: Any, sql: str, buffer: io.BufferedW
     begun = libpq.exec_(bound.encode())
     if begun.status != ExecStatus.COPY_OUT:
         raise _postgres_error(begun)
-    read, put = libpq.get_copy_data, buffer.write
+    read, gathered = libpq.get_copy_data, bytearray()
     while True:
         size, data = read(0)
         if size < 0:
             break
-        put(data)
+        # Cheaper for a row than a file's write() is, and than rows that are kept to be joined.
+        gathered += data
+        if len(gathered) >= _PIECE_BYTES:
+            write(bytes(gathered))
+            gathered.clear()
     ended = libpq.get_result()
     while libpq.get_result() is not None:
         pass
     if ended is None or ended.status != ExecStatus.COMMAND_OK:
         raise _postgres_error(ended)
+    write(bytes(gathered))
     return -1 if ended.command_tuples is None else int(ended.command_tuples)
 
 

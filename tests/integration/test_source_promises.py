@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from airflow_provider_dpone.clickhouse.errors import ServerError
 from airflow_provider_dpone.publication.stop import Stopped
-from airflow_provider_dpone.sources import FileSource, SqlSource, StreamLoad, dbapi
+from airflow_provider_dpone.sources import FileSource, RowsLoad, SqlSource, StreamLoad, dbapi
 from tests.cluster import LocalCluster
 from tests.integration.source_site import PostgresHook, Rows, Store, choose, source, stored_with, stream
 from tests.integration.staging_site import Site, Streamed
@@ -91,6 +91,40 @@ def test_a_column_whose_type_depends_on_how_a_parameter_is_bound_does_not_wrap_a
     pg.execute("CREATE TABLE s (q smallint); INSERT INTO s VALUES (30000)")
     start = lambda: query("SELECT q * %s AS x FROM s", "Int64", parameters=[5])  # noqa: E731
     exact_or_refused(store, start, "Int64", "150000")
+
+
+@pytest.mark.parametrize("target", ["Int64", "Float64", "Decimal(12, 2)", "String", "LowCardinality(String)"])
+@pytest.mark.parametrize(
+    "kind", ["smallint", "integer", "bigint", "oid", "real", "double precision", "numeric(10, 2)"]
+)
+def test_null_is_no_number(store: Store, query: Query, kind: str, target: str) -> None:
+    """Where the table has no NULL, ClickHouse isn't told of it, and reads two letters of a text."""
+    for rows in ("(NULL)", "(7), (NULL)", "(NULL), (7)"):
+        load = query(f"SELECT v::{kind} AS x FROM (VALUES {rows}) AS rows (v)", target)
+        if (carrier := str(load.columns[0].type)) != "Nullable(String)":
+            assert not carrier.startswith("Nullable")
+        with pytest.raises(ServerError):
+            store.load(load, target)
+        assert store.stored() == []
+
+
+@pytest.mark.parametrize("before", ["", "'x' AS t, "])
+@pytest.mark.parametrize("after", ["", ", 1.5::float8 AS f", ", NULL::integer AS f", ", 't' AS f"])
+def test_null_is_no_number_wherever_it_stands(
+    store: Store, pg: LocalPostgres, query: Query, before: str, after: str
+) -> None:
+    names = ["t"] * bool(before) + ["x"] + ["f"] * bool(after)
+    targets = {"t": "String", "x": "Int32", "f": "Nullable(Float64)" if "t'" not in after else "String"}
+    for value in ("NULL", "7"):
+        source = SqlSource(f"SELECT {before}{value}::integer AS x{after}", conn_id="pg")
+        query("SELECT 1 AS x", "Int32")  # the hook
+        rows = source.load()
+        assert isinstance(rows, RowsLoad)
+        load = rows.stream([targets[name] for name in names])
+        found = None
+        with suppress(ServerError):
+            found = stored_with(store, load, [targets[name] for name in names], {})
+        assert (found is None) == (value == "NULL")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -514,8 +515,8 @@ def test_integers_of_parquet_travel_in_the_width_of_the_table(tmp_path: Path) ->
     load = streamed(source, ["Nullable(Int8)", "LowCardinality(UInt16)", "Decimal(9, 2)"])
     assert [column.type for column in load.columns] == [
         "Nullable(Int8)",
-        "Nullable(UInt16)",
-        "Nullable(Int64)",
+        "UInt16",
+        "Int64",
     ]
     found = pa.ipc.open_stream(read(load)).read_all()
     assert [str(field.type) for field in found.schema] == ["int8", "uint16", "int64"]
@@ -526,3 +527,30 @@ def test_integers_of_parquet_travel_in_the_width_of_the_table(tmp_path: Path) ->
             read(streamed(source, types))
         assert (caught.value.stop.code, caught.value.stop.facts["column"]) == (Code.VALUE_REFUSED, "a")
         assert "300" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1] * 5 + [None], pa.int64()),
+        pa.array(["a"] * 5 + [None]),
+        pa.array(["a"] * 5 + [None]).dictionary_encode(),
+        pa.array([0.5] * 5 + [None]),
+        pa.array([0] * 5 + [None], pa.timestamp("us")),
+    ],
+    ids=lambda column: str(column.type).partition("<")[0],
+)
+def test_null_is_refused_before_it_is_sent_where_the_table_has_none(tmp_path: Path, column: Any) -> None:
+    """The server is not told of NULL there: it would read a zero or an empty text."""
+    parquet.write_table(pa.table({"a": column}), tmp_path / "x.parquet", row_group_size=4)
+    source = FileSource(str(tmp_path / "x.parquet"))
+    ((given,),) = (source.load().columns,)
+    kind = str(given.type).removeprefix("Nullable(").removesuffix(")")
+    load = streamed(source, [kind])
+    assert [column.type for column in load.columns] == [kind]
+    with pytest.raises(Stopped, match="NULL") as caught:
+        read(load)
+    assert (caught.value.stop.code, caught.value.stop.facts) == (Code.VALUE_REFUSED, {"column": "a"})
+    found = pa.ipc.open_stream(read(streamed(source, [f"Nullable({kind})"]))).read_all()
+    assert found.column("a").null_count == 1
+    assert found.schema.field("a").nullable

@@ -284,14 +284,14 @@ def carrier(column: PostgresColumn, target: str) -> tuple[str | None, str]:
 @pytest.mark.parametrize(
     ("column", "target", "expected"),
     [
-        (PostgresColumn("c", "int4"), "Int64", ("Nullable(Int32)", "plain")),
-        (PostgresColumn("c", "int8"), "UInt8", ("Nullable(Int64)", "plain")),
-        (PostgresColumn("c", "float4"), "Float32", ("Nullable(Float32)", "plain")),
+        (PostgresColumn("c", "int4"), "Int64", ("Int32", "plain")),
+        (PostgresColumn("c", "int8"), "Nullable(UInt8)", ("Nullable(Int64)", "plain")),
+        (PostgresColumn("c", "float4"), "Float32", ("Float32", "plain")),
         (PostgresColumn("c", "bool"), "Bool", ("Nullable(Bool)", "plain")),
         (
             PostgresColumn("c", "numeric", precision=10, scale=2),
             "Decimal(12, 2)",
-            ("Nullable(Decimal(10, 2))", "plain"),
+            ("Decimal(10, 2)", "plain"),
         ),
         (PostgresColumn("c", "numeric"), "Decimal(12, 2)", ("Nullable(String)", "plain")),
         (PostgresColumn("c", "numeric", precision=5, scale=-2), "Int64", ("Nullable(String)", "plain")),
