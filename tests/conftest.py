@@ -29,6 +29,7 @@ _ORDER = (
     "scenarios",
     "soak",
     "airflow",
+    "browser",
 )
 _TESTS = Path(__file__).parent
 _LONG_RUN_SECONDS = 300
