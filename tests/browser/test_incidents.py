@@ -38,30 +38,57 @@ IN_CELLS: Final = {
     "in progress": {"Queue entry": "in progress"},
     "finished": {"Queue entry": "finished"},
     "finished, exception code 0": {"Queue entry": "finished"},
-    "failed, exception code 164 (READONLY)": {"Queue entry": "failed: exception code 164 (READONLY)"},
+    "failed, exception code 164 (READONLY)": {"Queue entry": "failed: 164 READONLY"},
 }
 
 
-def assert_says(receipt: ReceiptPage, said: Said) -> None:
+IN_OTHER_WORDS: Final = {
+    # The page of the holder is for readers of its DAG: what names another DAG is left out.
+    9: {
+        "PREPARED: DAG other_dag, run holder, task stage": (
+            "phase PREPARED",
+            "DAG other_dag Run holder Stage task stage",
+        ),
+        "PREPARED since ": ("Prepared 20",),
+        "(DAG dag, run mine, task stage) was refused at": ("An operation of another DAG was refused at",),
+    },
+    # The page can't know whether a stage task still runs; Airflow's page around it does.
+    10: {
+        "the staging of DAG dag, run second did not end": (
+            "DAG dag Run second Stage task stage",
+            "phase ADMITTED",
+        ),
+        "The table is untouched": ("the live table is only read",),
+        "ADMITTED when it was heard of last, at": ("Admitted 20",),
+        "(DAG dag, run second, task stage) was heard of last at": ("Recorded at 20",),
+        "its stage task is running, failed, or died": ("If it has failed, its log says why",),
+        WAYS[Way.STAGE]: ("a retry stages anew",),
+    },
+}
+"""What a page says with its own words: incident -> part of the command's text -> parts of the page's."""
+
+
+def assert_says(receipt: ReceiptPage, said: Said, number: int) -> None:
     """The page tells what must be said."""
     # What the refreshed look shows of the replicas is read as one.
     replicas = receipt.replicas
     receipt.open_evidence()
     text = receipt.text
+    own_words = IN_OTHER_WORDS.get(number, {})
     assert said.operation is not None
     assert said.operation[:16] in receipt.headline
-    for part in said.plain:
-        assert part in receipt.what + text, text
+    for part in (*said.plain, *said.words):
+        for own in own_words.get(part, (part,)):
+            assert_has(own, replicas, text)
     if said.code is not None:
         assert said.code in receipt.what, text
     for alias, state in said.states.items():
         assert replicas[alias]["Readers see"] == READERS_SEE[state], replicas
     for alias, live in said.live.items():
         assert replicas[alias]["Target"].split()[0] == live, replicas
-    for part in said.words:
-        assert_has(part, replicas, text)
     for way in said.next:
-        assert_offers(way, receipt.next)
+        for own in own_words.get(WAYS[way], (WAYS[way],)):
+            assert own.replace("`", "") in receipt.next, text
     if said.status:
         assert receipt.never == set(said.never)
     assert receipt.safe.startswith(READERS[said.affected]), receipt.safe
@@ -88,11 +115,6 @@ def assert_has(part: str, replicas: object, text: str) -> None:
     assert part in text, text
 
 
-def assert_offers(way: Way, text: str) -> None:
-    sentence = WAYS[way].replace("`", "")
-    assert sentence in text, text
-
-
 def receipt_of(visitor: Visitor, said: Said, dag_id: str = "dag") -> ReceiptPage:
     """Open the receipt of the operation, paused, as soon as the page has read the cluster or says why it can't."""
     path = f"/dpone/dags/{dag_id}/operations/{said.operation}/{CLUSTER_NAME}?still=true"
@@ -112,7 +134,7 @@ def receipt_of(visitor: Visitor, said: Said, dag_id: str = "dag") -> ReceiptPage
 def test_incident(number: int, visitor: Visitor, judge: Judge, site: RefreshSite) -> None:
     said = INCIDENTS[number](site)
     receipt = receipt_of(visitor, said, "other_dag" if number == 9 else "dag")
-    assert_says(receipt, said)
+    assert_says(receipt, said, number)
     judge()
 
 
@@ -122,5 +144,5 @@ def test_incident_12_control_table_dropped(
     own = incident_site.with_own_control_table(site)
     with api_server_with(connected_airflow, AIRFLOW__DPONE__CONTROL_TABLE=own.control.name):
         said = INCIDENTS[12](own)
-        assert_says(receipt_of(visitor, said), said)
+        assert_says(receipt_of(visitor, said), said, 12)
         judge()

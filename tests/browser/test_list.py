@@ -44,7 +44,7 @@ def test_the_navigation_opens_it_and_holds_stand_on_top(visitor: Visitor, judge:
     page.goto(f"{visitor.url}/")
     page.get_by_role("button", name="Browse").click()
     page.get_by_role("menuitem", name="Publications").click()
-    frame = frame_of(visitor)
+    frame = frame_of(page)
     expect(frame.get_by_role("heading", name="Publications", exact=True)).to_be_visible()
     assert "1 on hold" in words(frame.locator("header"))
     # A hold stands above what is newer.

@@ -37,7 +37,7 @@ def test_all_links_stay_below_the_prefix(browser: Browser, bench: Bench) -> None
         page.goto(f"{url}/")
         page.get_by_role("button", name="Browse").click()
         page.get_by_role("menuitem", name="Publications").click()
-        frame = frame_of(visitor)
+        frame = frame_of(page)
         frame.get_by_role("link", name=f"{bench.database}.late").first.click()
         expect(frame.locator(".verdict")).to_have_text("Published")
         frame.get_by_role("link", name="All publications").click()

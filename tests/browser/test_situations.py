@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Frame, expect
+from playwright.sync_api import Frame, Page, expect
 
 from tests.airflow.bench import RUN_SECONDS, Bench
 from tests.browser import situations
@@ -53,14 +53,13 @@ def the_tab(visitor: Visitor, situation: Situation) -> Frame:
     page.goto(visitor.url + situation.task_page)
     page.get_by_role("link", name="Publication receipt").first.click()
     expect(page).to_have_url(f"{visitor.url}{situation.task_page}/plugin/dpone")
-    return frame_of(visitor)
+    return frame_of(page)
 
 
-def frame_of(visitor: Visitor) -> Frame:
+def frame_of(page: Page) -> Frame:
     """The page that Airflow's page embeds, once it is there."""
-    inside = visitor.page.frame_locator("iframe")
-    expect(inside.locator("main")).to_be_visible()
-    (frame,) = visitor.page.frames[1:]
+    expect(page.frame_locator("iframe").locator("main")).to_be_visible()
+    (frame,) = page.frames[1:]
     return frame
 
 
@@ -149,6 +148,14 @@ def the_extra_link_leads_there(visitor: Visitor, situation: Situation) -> None:
     # Airflow shows the tab's link and the extra link under one name; only the tab's address is absolute.
     link = page.locator('a[href$="/plugin/dpone"]:not([href^="/"])')
     expect(link).to_have_text("Publication receipt")
-    link.click()
-    page.wait_for_url(f"**{situation.task_page}/plugin/dpone")
-    sees_committed(frame_of(visitor))
+    opened = page
+    if link.get_attribute("target") == "_blank":
+        with page.expect_popup() as popup:
+            link.click()
+        opened = popup.value
+    else:
+        link.click()
+    opened.wait_for_url(f"**{situation.task_page}/plugin/dpone")
+    sees_committed(frame_of(opened))
+    if opened is not page:
+        opened.close()
