@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from uuid import uuid4
 
 import pytest
+from playwright.sync_api import expect
 
 from airflow_provider_dpone.publication.explanation import WAYS, Way
+from airflow_provider_dpone.publication.stop import Code
+from tests.airflow.bench import RUN_SECONDS, Bench
 from tests.airflow.harness import LocalAirflow
 from tests.browser.chromium import Visitor
 from tests.browser.conftest import Judge, api_server_with
 from tests.browser.reading import ReceiptPage
+from tests.browser.situations import Situation
 from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, wait_until
 from tests.integration import incident_site
 from tests.integration.incident_site import INCIDENTS, Said
@@ -136,6 +141,26 @@ def test_incident(number: int, visitor: Visitor, judge: Judge, site: RefreshSite
     receipt = receipt_of(visitor, said, "other_dag" if number == 9 else "dag")
     assert_says(receipt, said, number)
     judge()
+
+
+def test_incident_01_replica_down_before_admission(visitor: Visitor, judge: Judge, bench: Bench) -> None:
+    """It leaves no evidence, since nothing was admitted: the tab says so, and the log beside it has the reason."""
+    dag_id, page = "refresh_checked", visitor.page
+    bench.run(dag_id)
+    bench.cluster.kill_node(2)
+    run_id = f"{dag_id}-{uuid4().hex[:8]}"
+    bench.airflow.trigger(dag_id, run_id, {"database": bench.database})
+    bench.airflow.wait_task(dag_id, run_id, "stage", ["failed"], RUN_SECONDS)
+    refused = Situation(dag_id, run_id, "stage")
+    visitor.open(refused.receipt)
+    assert visitor.shown().startswith("No publication belongs to this task")
+    assert "or it was refused or has not begun: then its log says more" in visitor.shown()
+    judge()
+    page.goto(visitor.url + refused.task_page)
+    for said in (Code.REPLICA_UNAVAILABLE, "s1/r2"):
+        expect(page.locator("body")).to_contain_text(said)
+    visitor.open(f"/dpone/?target={bench.database}")
+    assert "Nothing is on hold" in visitor.shown()
 
 
 def test_incident_12_control_table_dropped(

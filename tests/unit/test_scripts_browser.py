@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_an_unpacked_browser_finds_its_libraries_and_fonts(tmp_path: Path) -> No
 def test_another_package_than_the_pinned_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browser.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(browser, "_downloaded", lambda url: package("package/axe.min.js"))
     with pytest.raises(SetupError, match="another hash"):
         browser.provide_axe(tmp_path)
