@@ -103,7 +103,7 @@ def told(nodeid: str) -> tuple[int, str]:
     if (found := re.search(r"incident[_\[]+(\d+)", test)) is not None:
         number = int(found[1])
         lines = (INCIDENTS[number].__doc__ or "").splitlines()
-        return number, f"Incident {lines[0].rstrip('.').split(' The site')[0]}"
+        return number, f"Incident {lines[0].split('. The site')[0].rstrip('.')}"
     name, _, parameter = test.removeprefix("test_").rstrip("]").partition("[")
     words = " ".join(filter(None, (name.replace("_", " "), parameter)))
     order = {"test_situations.py": 20, "test_list.py": 30, "test_prefix.py": 40}.get(file, 50)
