@@ -252,6 +252,26 @@ def _what_became(step: Mapping[str, Any]) -> str:
     return f"{', '.join(counts)} in {step['seconds']:.0f} s"
 
 
+def seen_in_browser() -> str:
+    """Return what ``scripts/test-ui`` last saw."""
+    file = DOCS / "browser.json"
+    if not file.exists():
+        return "No run is recorded yet. `scripts/test-ui` makes one.\n"
+    found = json.loads(file.read_text())
+    made, seen = found["made"], found["seen"]
+    changed = " with uncommitted changes" if made["changed"] else ""
+    where = (
+        f"Made {made['date']}, commit `{made['commit']}`{changed}: {made['browser']}, Playwright "
+        f"{made['playwright']}, axe-core {made['axe']}, Airflow {made['airflow']} on SQLite, Python "
+        f"{made['python']}, servers `{made['servers']}`, {made['cores']} cores.\n"
+    )
+    judged = sum(one["judged"] for one in seen)
+    minutes = sum(one["seconds"] for one in seen) / 60
+    total = f"{len(seen)} passed in {minutes:.0f} minutes; axe judged {judged} times and found nothing.\n\n"
+    rows = ((one["what"], one["judged"] or "", f"{one['seconds']:.0f}") for one in seen)
+    return f"{where}\n{total}" + table(("what", "judged by axe", "seconds"), rows)
+
+
 def metrics() -> str:
     """Return every metric, from the table that sends them."""
     from airflow_provider_dpone.operators.metrics import METRICS
@@ -598,6 +618,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "codes": codes,
     "decisions": decisions,
     "tested-versions": tested_versions,
+    "seen-in-browser": seen_in_browser,
     "metrics": metrics,
     "type-map-postgres": type_map_postgres,
     "type-map-driver": type_map_driver,

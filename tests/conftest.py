@@ -29,7 +29,7 @@ _ORDER = (
     "scenarios",
     "soak",
     "airflow",
-    "ui",
+    "browser",
 )
 _TESTS = Path(__file__).parent
 _LONG_RUN_SECONDS = 300

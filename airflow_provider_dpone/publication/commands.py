@@ -62,7 +62,7 @@ def fitting_commands(found: Explanation, target: CommandTarget) -> tuple[str, ..
             gone = [("--retire", alias) for alias in found.gone]
             said.append(command_line("resolve", *target.flags, operation, *gone))
     if Way.STAGE in found.ways or Way.CLEAN_UP in found.ways:
-        said.append(_line("orphans", (*target.cluster_flags, ("--database", target.database))))
+        said.append(orphans_command(target))
     if Way.RECOVER in found.ways:
         recover = f"{_line('init', target.cluster_flags)} --recover"
         said += [f"{recover} --print-sql", f"{recover} {_REASON}"]
@@ -72,6 +72,11 @@ def fitting_commands(found: Explanation, target: CommandTarget) -> tuple[str, ..
 def explain_command(target: CommandTarget) -> str:
     """Return the command that shows what is known about a table, and the repair of each replica."""
     return _line("explain", target.flags)
+
+
+def orphans_command(target: CommandTarget) -> str:
+    """Return the command that lists and drops the tables of a database that nobody reads."""
+    return _line("orphans", (*target.cluster_flags, ("--database", target.database)))
 
 
 def evidence_command(cluster: str, operation_id: str) -> str:

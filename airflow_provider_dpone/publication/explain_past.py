@@ -6,7 +6,7 @@ control table can't be read, the tables themselves are looked at, and what reade
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_dpone.publication.classify import ReplicaState
@@ -64,13 +64,18 @@ def with_past(
     return _free(told, others, name)
 
 
+def still_there(leftovers: Iterable[Leftover]) -> str:
+    """Return what is said of a replaced table that should be gone; empty if there is none."""
+    found = [one for one in leftovers if one.kind == "predecessor" and one.why != _KEPT_AS_ASKED]
+    return f" The table that it replaced is still there: {'; '.join(map(str, found))}." if found else ""
+
+
 def _free(told: Explanation, others: Sequence[Past], name: str) -> Explanation:
     """Say what is left to be done on a table that nobody holds."""
-    predecessors = [one for one in told.leftovers if one.kind == "predecessor" and one.why != _KEPT_AS_ASKED]
     candidates = [one for one in told.leftovers if one.kind == "candidate"]
     plain, ways, never = told.plain, list(told.ways), list(told.never)
-    if predecessors:
-        plain += f" The table that it replaced is still there: {'; '.join(map(str, predecessors))}."
+    if still := still_there(told.leftovers):
+        plain += still
         ways.append(Way.CLEAN_UP)
     if others:
         rest = "" if told.record is None and told.stop is None else f" {plain}"
@@ -79,7 +84,7 @@ def _free(told: Explanation, others: Sequence[Past], name: str) -> Explanation:
             f"is untouched.{rest}"
         )
         ways.append(Way.STAGE)
-    if candidates or predecessors:
+    if candidates or still:
         never.append(NEVER_UNLISTED)
     if len(ways) > 1:
         ways = [way for way in ways if way is not Way.NOTHING]

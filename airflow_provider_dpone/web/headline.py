@@ -200,7 +200,10 @@ def headline(
             ),
             code=code.value if code else stopped.aggregate,
         )
-    what = _WHAT.get(state, f"Its phase is {state}, which this release doesn't know.")
+    # Where the table was new, none was replaced.
+    first = found.admission is not None and found.admission.live is None
+    told_as = Phase.COMMITTED if first and state == Phase.COMPLETED else state
+    what = _WHAT.get(told_as, f"Its phase is {state}, which this release doesn't know.")
     code = _code_of_end(found, state)
     return Headline(
         status_of(state),

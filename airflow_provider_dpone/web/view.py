@@ -17,9 +17,11 @@ from airflow_provider_dpone.publication.commands import (
     evidence_command,
     explain_command,
     fitting_commands,
+    orphans_command,
 )
+from airflow_provider_dpone.publication.explain_past import still_there
 from airflow_provider_dpone.publication.explain_words import plain_words
-from airflow_provider_dpone.publication.explanation import Explanation, Way
+from airflow_provider_dpone.publication.explanation import Explanation, Leftover, Way
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED, Past
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.telling import told, told_writer
@@ -55,13 +57,20 @@ def _narrowed(told_live: Explanation, past: Past) -> Explanation:
     Whoever may read one DAG learns nothing here of the operations of others: those that were admitted since.
     """
     plain, ways = told_live.plain, told_live.ways
-    if (record := told_live.record) is not None and not told_live.held:
-        plain = plain_words(record, told_live.replicas, told_live.stop)
-        ways = tuple(way for way in ways if way is not Way.STAGE) or (Way.NOTHING,)
     leftovers = tuple(
         one for one in told_live.leftovers if one.kind == "predecessor" or one.name in past.tables
     )
+    if (record := told_live.record) is not None and not told_live.held:
+        plain = plain_words(record, told_live.replicas, told_live.stop) + still_there(leftovers)
+        ways = tuple(way for way in ways if way is not Way.STAGE) or (Way.NOTHING,)
     return replace(told_live, plain=plain, ways=ways, leftovers=leftovers, others=())
+
+
+def _attempts(told_live: Explanation | None, past: Past) -> tuple[Leftover, ...]:
+    """Return the tables of an operation that was not prepared: those of its staging attempts."""
+    if told_live is None or not told_live.read:
+        return ()
+    return tuple(one for one in told_live.leftovers if one.name in past.tables)
 
 
 def _waiting(told_live: Explanation | None, dag_id: str | None) -> Iterator[str]:
@@ -117,8 +126,10 @@ def receipt(
     admission = found.admission
     owner = admission.owner if admission else owner
     dag_id = dag_id or (owner.dag_id if owner else None)
-    # The record is another operation's as long as this one has none.
-    told_live = live.explanation if state not in (ADMITTED, STAGED) else None
+    # The record is another operation's as long as this one has none: only its attempts' tables can be told of now.
+    unprepared = state in (ADMITTED, STAGED)
+    attempts = _attempts(live.explanation, past) if unprepared else ()
+    told_live = None if unprepared else live.explanation
     if (
         told_live is not None
         and not told_live.read
@@ -148,6 +159,8 @@ def receipt(
     commands = () if told_live is None else fitting_commands(told_live, target)
     if not ends or state == Phase.PREPARED:
         commands = (explain_command(target), *commands)
+    if attempts:
+        commands = (orphans_command(target),)
     over = recorded_by is not RecordOwner.OWN
     rows = replica_rows(found, told_live, state)
     return Receipt(
@@ -167,7 +180,7 @@ def receipt(
         unproven=told_live.unproven if told_live is not None else (),
         waiting=tuple(_waiting(told_live, dag_id)),
         refused=tuple(_refused(past, dag_id)),
-        leftovers=tuple(map(str, told_live.leftovers)) if told_live is not None else (),
+        leftovers=tuple(map(str, told_live.leftovers if told_live is not None else attempts)),
         facts=_facts(found, told_live, live),
         steps=timeline(found, state, words.status),
         replicas=tuple(map(as_before, rows) if over else rows),
@@ -218,4 +231,4 @@ def _refresh(found: Recorded, state: str, now: datetime) -> int | None:
 
 def needs_live(state: str, *, later: bool) -> bool:
     """Tell whether a look at the cluster can add to what is recorded."""
-    return not later and state not in (ADMITTED, STAGED, Phase.COMPLETED, Phase.ABORTED)
+    return not later and state not in (Phase.COMPLETED, Phase.ABORTED)

@@ -78,9 +78,17 @@ def rows_query(rows: int, start: int = 0) -> str:
     return f"SELECT number + {start} AS id, toString(number) AS name FROM numbers({rows})"
 
 
-def about(run: str, task: str) -> dict[str, Any]:
+def about(run: str, task: str, conn_id: str = "") -> dict[str, Any]:
     """What a task's entries of the evidence say about their writer."""
-    return {"dag_id": "dag", "run_id": run, "task_id": task, "map_index": -1, "try_number": 1}
+    connection = {"conn_id": conn_id} if conn_id else {}
+    return {
+        "dag_id": "dag",
+        "run_id": run,
+        "task_id": task,
+        "map_index": -1,
+        "try_number": 1,
+        **connection,
+    }
 
 
 @dataclass
@@ -88,6 +96,7 @@ class RefreshSite:
     """A target on a real cluster.
 
     :ivar endpoints: where workers connect; the load balancer's alone, for some tests.
+    :ivar conn_id: the connection that the evidence names, by which the page looks at the cluster.
     :ivar lines: what was logged.
     :ivar since: statements of the gateway's log up to here were there before.
     """
@@ -102,6 +111,7 @@ class RefreshSite:
     cluster_name: str = CLUSTER_NAME
     control: ControlTable = CONTROL
     waits: Waits = QUICK
+    conn_id: str = ""
     lines: list[str] = field(default_factory=list)
     since: int = field(init=False)
 
@@ -134,7 +144,7 @@ class RefreshSite:
                         self.trail,
                         cluster=CLUSTER_NAME,
                         writer=f"{run}-{next(_NUMBERS)}",
-                        about=about(run, task) if task else None,
+                        about=about(run, task, self.conn_id) if task else None,
                     ),
                     clock=SystemClock(),
                     random=SystemRandom(),

@@ -394,6 +394,7 @@ def starts_the_docker_profile(words: list[str]) -> None:
 CHECKS: Final[Mapping[str, Callable[[list[str]], None]]] = {
     "scripts/demo": starts_a_script,
     "scripts/test": starts_a_script,
+    "scripts/test-ui": starts_a_script,
     "scripts/check": starts_a_script,
     "pip install": installs_the_package,
     "airflow dpone": is_a_command_of_ours,
@@ -439,8 +440,16 @@ def test_pictures_are_files(page: Path) -> None:
 
 def test_the_pictures_are_those_of_the_program_that_draws_them() -> None:
     pictures = generate().pictures()
-    files = {file.name: file.read_text() for file in (DOCS / "images").iterdir()}
+    files = {file.name: file.read_text() for file in (DOCS / "images").glob("*.svg")}
     assert files == pictures, "run: python docs/generate.py"
+
+
+def test_photographs_are_of_the_page_and_small() -> None:
+    photographs = [file for file in (DOCS / "images").iterdir() if file.suffix != ".svg"]
+    assert [file.name for file in photographs if not re.fullmatch(r"page-[a-z-]+\.png", file.name)] == []
+    assert sum(file.stat().st_size for file in photographs) < 1_500_000
+    shown = "".join(page.read_text() for page in PAGES)
+    assert [file.name for file in photographs if f"images/{file.name}" not in shown] == []
 
 
 def test_the_picture_of_the_phases_has_every_phase() -> None:

@@ -12,7 +12,7 @@ from airflow_provider_dpone.evidence.reader import Trail
 from airflow_provider_dpone.publication import decide, transitions
 from airflow_provider_dpone.publication.explain import explain
 from airflow_provider_dpone.publication.explain_past import explain_unread, with_past
-from airflow_provider_dpone.publication.explanation import NEVER_CREATE, Explanation, Way
+from airflow_provider_dpone.publication.explanation import NEVER_CREATE, Explanation, Leftover, Way
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED, Past
 from airflow_provider_dpone.publication.queue import HostRow, HostStatus, Running, Terminal
@@ -20,10 +20,12 @@ from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import Owner, Phase
 from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code, Stop
 from airflow_provider_dpone.publication.trail import (
+    Admission,
     Classification,
     CleanupStep,
     CompareAndSwapOutcome,
     OperatorAction,
+    Staged,
     TurnedAway,
     Unknown,
 )
@@ -503,8 +505,29 @@ def test_a_replaced_table_that_stays_is_named_with_what_to_do() -> None:
     shown = page(history(Phase.COMPLETED_RETAINING), live)
     assert shown.status.tone is Tone.GOOD
     assert "exception code 359" in shown.leftovers[0]
+    assert f"is still there: {shown.leftovers[0]}." in shown.what[0]
     assert shown.next[0].startswith("Remove the cause")
     assert any(command.startswith("airflow dpone orphans --conn-id") for command in shown.commands)
+
+
+def test_what_a_staging_attempt_left_is_named_and_nothing_of_others() -> None:
+    bodies = history(STAGED)
+    (mine,) = [body.table for body in bodies if isinstance(body, Staged)]
+    left = [Leftover(name, "candidate", 7, ("s1/r1",), "why") for name in (mine, "orders__dpone_others")]
+    live = replace(explained(in_phase(Phase.COMMITTED), COMMITTED, COMMITTED), leftovers=tuple(left))
+    shown = page(bodies, live)
+    assert shown.leftovers == (str(left[0]),)
+    assert shown.commands[0].startswith("airflow dpone orphans --conn-id")
+    assert shown.status.word == "Staged"
+    assert page(bodies, replace(live, leftovers=tuple(left[1:]))).leftovers == ()
+
+
+def test_no_replaced_table_is_dropped_where_there_was_none() -> None:
+    assert "The replaced table is dropped" in page(history(Phase.COMPLETED)).what[0]
+    first = [
+        replace(body, live=None) if isinstance(body, Admission) else body for body in history(Phase.COMPLETED)
+    ]
+    assert "replaced" not in page(first).what[0]
 
 
 def test_what_is_proven_needs_nobody_and_the_command_says_the_same() -> None:
@@ -566,7 +589,7 @@ def test_the_page_looks_again_while_something_may_happen() -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_the_cluster_is_asked_only_where_it_can_add_something(state: str) -> None:
-    expected = state not in (ADMITTED, STAGED, Phase.COMPLETED, Phase.ABORTED)
+    expected = state not in (Phase.COMPLETED, Phase.ABORTED)
     assert needs_live(state, later=False) == expected
     assert not needs_live(state, later=True)
 
