@@ -29,7 +29,8 @@ def only(place: Place, **wanted: str) -> None:
             field.fill(value)
         else:
             field.select_option(value)
-    place.get_by_role("button", name="Show").click()
+    with place.expect_navigation():
+        place.get_by_role("button", name="Show").click()
     expect(place.get_by_role("link", name="everything")).to_be_visible()
 
 
