@@ -104,6 +104,7 @@ REPLICA_CODES: Final = frozenset(
 _EXCEPTION = re.compile(r"Code:\s*(\d+)\.\s*DB::\w*Exception")
 _NAME_TAIL = re.compile(r"\(([A-Z][A-Z0-9_]{1,80})\)\s*\(version ")
 _NEEDED_GRANT = re.compile(r"necessary to have the grant ([A-Z][A-Z ]*)(?:\([^)]*\))? ON ([\w.*`]*[\w*`])")
+_DIAGNOSED_COLUMN = re.compile(r"Column \d+,\s+name: (.+?),\s+type: ")
 _OWN_MESSAGE = re.compile(r"DB::Exception: dpone: ((?:[A-Za-z0-9 ,'-]|`(?:[^`\\]|\\.)*`)+)")
 
 
@@ -114,6 +115,8 @@ class ServerError(Exception):
     :ivar name: its name, such as ``UNKNOWN_TABLE``; empty if the server didn't give it.
     :ivar remote_host_error: another host of a distributed statement reported it.
     :ivar needed_grant: the grant that the user lacks, as ``SELECT ON system.clusters``.
+    :ivar diagnosed_column: the column that the server was reading when it found a body malformed, by its own account;
+        values stand in that account too, so it counts only if there is such a column.
     :ivar own_message: what a ``throwIf(..., 'dpone: ...')`` of ours says: plain words and quoted names.
     """
 
@@ -127,6 +130,9 @@ class ServerError(Exception):
         self.needed_grant = " ON ".join(part.strip() for part in grant.groups()) if grant else None
         own = _OWN_MESSAGE.search(text) if code == ErrorCode.FUNCTION_THROW_IF_VALUE_IS_NON_ZERO else None
         self.own_message = own.group(1).strip() if own else None
+        diagnosed = _DIAGNOSED_COLUMN.findall(text)
+        # The row is told up to the column that could not be read.
+        self.diagnosed_column: str | None = diagnosed[-1] if diagnosed else None
         self._text = text
 
     def __str__(self) -> str:

@@ -658,7 +658,9 @@ class ClusterStaging:
                 facts={"constraint": name},
             )
         if error.code in _MISFIT_CODES:
-            column = next((c.name for c in planned.columns if _names(error, c.name)), None)
+            read = [column.name for column in planned.columns]
+            diagnosed = error.diagnosed_column if error.diagnosed_column in read else None
+            column = diagnosed or next((name for name in read if _names(error, name)), None)
             where = "" if column is None else f" of column {identifier(column)}"
             return _stop(
                 Code.VALUE_REFUSED,
@@ -795,7 +797,6 @@ def _names(error: ServerError, column: str) -> bool:
             f"column {identifier(column)}",
             f"column {column} ",
             f"value of key {column})",
-            f"name: {column}, type: ",
         )
     )
 

@@ -48,7 +48,7 @@ def names(folder: ObjectStoragePath, below: str = "") -> list[str]:
         # A listing that was kept from before would hide what another worker has written since.
         folder.fs.invalidate_cache(path)
         found = folder.fs.ls(path, detail=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except Exception as error:  # noqa: BLE001 - every storage has its own exceptions
         raise unavailable(f"listing ended with {type(error).__name__}") from None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
@@ -243,11 +243,11 @@ class EvidenceReader:
 
 
 def clusters(root: ObjectStoragePath) -> list[str]:
-    """Return the clusters that have evidence.
+    """Return the clusters that have evidence. What a volume has of its own, such as ``lost+found``, is none.
 
     :raises Stopped: ``EVIDENCE_UNAVAILABLE``.
     """
-    return [unquote(name) for name in objects.names(root)]
+    return [cluster for name in objects.names(root) if quote(cluster := unquote(name), safe="") == name]
 
 
 def state_of(names: Iterable[str]) -> str:

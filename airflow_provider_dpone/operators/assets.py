@@ -34,7 +34,13 @@ def announce(
     for outlet in operator.outlets:
         # An alias stands for what the DAG's author adds to it.
         if isinstance(outlet, Asset | AssetRef):
-            events[outlet].extra.update(extra)
+            try:
+                events[outlet].extra.update(extra)
+            except Exception as error:  # noqa: BLE001 - to look an outlet up, Airflow asks its API
+                # The commit is proven: the event goes without its facts, and the task does not fail.
+                operator.log.warning(
+                    "The event of %r has no facts of the publication: %s.", outlet, type(error).__name__
+                )
 
 
 def event_extra(receipt: PublicationReceipt | SettledReceipt) -> dict[str, Json]:

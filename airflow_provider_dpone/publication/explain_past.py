@@ -386,6 +386,9 @@ def _replicas(past: Past | None, seen: Observation | None, table: str) -> dict[s
         name, new = past.candidates[-1] if past is not None and past.candidates else ("", None)
         old = past.old if past is not None else None
         target = Shown.of(facts, table, new=new, old=old, replicas=len(aliases))
+        if past is None and target.uuid is not None:
+            # With nothing to compare it with, a table is neither the right one nor another one.
+            target = replace(target, generation=UNKNOWN.generation)
         candidate = Shown.of(facts, name, new=new, old=old, replicas=len(aliases)) if name else UNKNOWN
         then = before.get(alias)
         found[alias] = ReplicaExplained(

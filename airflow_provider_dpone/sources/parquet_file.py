@@ -173,12 +173,19 @@ def _sent(pyarrow: ModuleType, field: Any, target: ColumnType) -> Any:
     table's column has none. Texts go without their dictionary: pyarrow reads other texts where a file's dictionary
     holds one twice, and some servers keep only the first of several dictionaries.
     """
-    kind = field.type
-    if pyarrow.types.is_dictionary(kind):
-        kind = kind.value_type
-    elif pyarrow.types.is_integer(kind) and _INTEGER_BITS.get(target.name, kind.bit_width) < kind.bit_width:
+    kind = _without_dictionary(pyarrow, field.type)
+    if pyarrow.types.is_integer(kind) and _INTEGER_BITS.get(target.name, kind.bit_width) < kind.bit_width:
         kind = getattr(pyarrow, target.name.lower())()
     return field.with_type(kind).with_nullable(target.nullable)
+
+
+def _without_dictionary(pyarrow: ModuleType, kind: Any) -> Any:
+    if pyarrow.types.is_dictionary(kind):
+        return kind.value_type
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        make = pyarrow.large_list if pyarrow.types.is_large_list(kind) else pyarrow.list_
+        return make(kind.value_field.with_type(_without_dictionary(pyarrow, kind.value_type)))
+    return kind
 
 
 def _decoded(pyarrow: ModuleType, field: Any, values: Any) -> Any:

@@ -17,7 +17,7 @@ def sees_committed(place: Place) -> None:
     """Published, proven on both replicas; nothing to do, and nothing goes on."""
     receipt = ReceiptPage(place)
     assert receipt.verdict == "Published"
-    assert receipt.what.startswith("The new data is live, and that is proven on every replica.")
+    assert receipt.what.startswith("The new data went live, and that was proven on every replica.")
     assert receipt.safe.startswith("Not affected")
     assert receipt.next == "Nothing to do."
     assert {alias: row["Readers see"] for alias, row in receipt.replicas.items()} == {

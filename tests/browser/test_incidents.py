@@ -63,7 +63,7 @@ IN_OTHER_WORDS: Final = {
             "DAG dag Run second Stage task stage",
             "phase ADMITTED",
         ),
-        "The table is untouched": ("the live table is only read",),
+        "The table is untouched": ("This operation has changed nothing for readers",),
         "ADMITTED when it was heard of last, at": ("Admitted 20",),
         "(DAG dag, run second, task stage) was heard of last at": ("Recorded at 20",),
         "its stage task is running, failed, or died": ("If it has failed, its log says why",),

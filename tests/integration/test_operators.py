@@ -91,6 +91,7 @@ def test_a_refresh_leaves_its_trail_and_gives_nothing_away(site: Site) -> None:
         "task_id": "stage",
         "map_index": -1,
         "try_number": 1,
+        "conn_id": CONN_ID,
     }
     phases = [entry["body"]["phase"] for entry in site.evidence("compare-and-swap")]
     assert {"PREPARED", "DISPATCHING", "COMMITTED", "COMPLETED"} <= set(phases)

@@ -101,8 +101,9 @@ def test_null_is_no_number(store: Store, query: Query, kind: str, target: str) -
     """Where the table has no NULL, ClickHouse isn't told of it, and reads two letters of a text."""
     for rows in ("(NULL)", "(7), (NULL)", "(NULL), (7)"):
         load = query(f"SELECT v::{kind} AS x FROM (VALUES {rows}) AS rows (v)", target)
-        if (carrier := str(load.columns[0].type)) != "Nullable(String)":
-            assert not carrier.startswith("Nullable")
+        carrier = str(load.columns[0].type)
+        # A float travels as text, or through the driver.
+        assert kind in {"real", "double precision"} or not carrier.startswith("Nullable")
         with pytest.raises(ServerError):
             store.load(load, target)
         assert store.stored() == []

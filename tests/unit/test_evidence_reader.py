@@ -19,7 +19,7 @@ from airflow_provider_dpone import composition
 from airflow_provider_dpone.cli import evidence as cli
 from airflow_provider_dpone.evidence import objects
 from airflow_provider_dpone.evidence.prune import PruneResult, prune
-from airflow_provider_dpone.evidence.reader import EvidenceReader
+from airflow_provider_dpone.evidence.reader import EvidenceReader, clusters
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.publication.prune import ClusterNow, TrailFacts, needed
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
@@ -168,6 +168,18 @@ def test_the_state_is_the_last_that_was_stored(site: Site) -> None:
     assert state() == "COMMITTED"
     site.write(OPERATIONS[0], body("compare-and-swap-outcome", phase=Phase.COMPLETED_RETAINING, version=10))
     assert state() == "COMPLETED_RETAINING"
+
+
+def test_what_a_volume_has_of_its_own_is_no_cluster(tmp_path: Path) -> None:
+    (tmp_path / "a cluster" / "index").mkdir(parents=True)
+    (tmp_path / "a cluster").rename(tmp_path / "a%20cluster")
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".DS_Store").write_text("")
+    root = ObjectStoragePath(f"file://{tmp_path}")
+    found = clusters(root)
+    assert "a cluster" in found
+    assert "lost+found" not in found
+    assert [EvidenceReader(root, name).operation_ids() for name in found] == [[]] * len(found)
 
 
 def test_an_empty_store_has_an_empty_list(site: Site) -> None:

@@ -236,6 +236,10 @@ def test_without_any_evidence_nothing_is_made_up() -> None:
     assert (told.operation_id, told.held, told.replicas) == (None, False, {})
     assert "The evidence tells of no operation" in told.plain
     assert told.readers == "What readers see is not known."
+    # There is a table, and nothing to compare it with.
+    told = unread(KEEPER, None, observation(None, PENDING, PENDING))
+    assert (told.affected, {seen.live for seen in told.replicas.values()}) == (None, {"unknown"})
+    assert "neither generation" not in told.readers
 
 
 # A control table that was lost.
@@ -387,4 +391,6 @@ def test_a_queue_that_cannot_be_read_hides_no_record() -> None:
     assert told.stop.code is Code.SERVER_ERROR
     assert told.ways == (Way.WAIT,)
     assert told.unproven[-1].startswith("What the queue says: it can't be read.")
+    assert told.plain.endswith("what became of the swap can't be told now. The queue can't be read now.")
+    assert told.waiting == ()
     assert told.replicas["s1/r1"].repair is None

@@ -93,6 +93,21 @@ def test_what_a_later_operation_has_followed_says_what_is_still_known(
     assert extra == {"operation_id": "ab" * 32, "rows": 7}
 
 
+def test_an_event_goes_without_facts_if_airflow_cannot_say_which_asset_an_outlet_is(
+    monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
+) -> None:
+    """The publication is proven: a task that failed now would find it done when it is cleared, and make no event."""
+
+    class Unreachable(OutletEventAccessors):
+        def __getitem__(self, key: Any) -> Any:
+            raise ConnectionError("the API")
+
+    replace_route(monkeypatch, "publish", PUBLISHED)
+    operator = publish(staged=dump(RECEIPT), outlets=[ORDERS])
+    assert operator.execute(context(outlet_events=Unreachable())) == dump(PUBLISHED)
+    assert operator.outlets == [ORDERS]
+
+
 def test_a_publication_that_stopped_leaves_the_events_to_airflow_which_makes_none(
     monkeypatch: pytest.MonkeyPatch, connected: SimpleNamespace
 ) -> None:

@@ -648,3 +648,14 @@ def test_https_with_an_unknown_ca_sends_nothing_and_says_why(certificates: Path)
             server.read("SELECT 1")
         assert connect(fake_server.port, secure=True, verify=False).once(EXCHANGE).text == RESULT
     assert len(fake_server.requests) == 1
+
+
+def test_the_column_that_could_not_be_read_is_the_last_one_of_the_diagnosis() -> None:
+    error = ServerError.from_text(
+        "Code: 27. DB::Exception: Cannot parse input: expected '\\n': \nRow 1:\n"
+        'Column 0,   name: customer_reference, type: Nullable(String), parsed text: "a"\n'
+        'Column 1,   name: qty,                type: Int32, ERROR: text "\\\\N" is not like Int32\n'
+        ": (at row 1)\n. (CANNOT_PARSE_INPUT_ASSERTION_FAILED) (version 1)"
+    )
+    assert error is not None
+    assert error.diagnosed_column == "qty"

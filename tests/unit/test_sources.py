@@ -529,6 +529,17 @@ def test_integers_of_parquet_travel_in_the_width_of_the_table(tmp_path: Path) ->
         assert "300" not in str(caught.value)
 
 
+def test_no_dictionary_travels_also_within_lists(tmp_path: Path) -> None:
+    """Servers may keep the first of several: the next batch's texts would be the first one's."""
+    inner = pa.array(["a", None, "b", "a"]).dictionary_encode()
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), inner)
+    parquet.write_table(pa.table({"a": inner[:2], "b": lists}), tmp_path / "x.parquet", row_group_size=1)
+    load = streamed(FileSource(str(tmp_path / "x.parquet")), ["Nullable(String)", "Array(Nullable(String))"])
+    found = pa.ipc.open_stream(read(load)).read_all()
+    assert "dictionary" not in str(found.schema)
+    assert found.to_pydict() == {"a": ["a", None], "b": [["a", None], ["b", "a"]]}
+
+
 @pytest.mark.parametrize(
     "column",
     [

@@ -160,6 +160,11 @@ class _Look:
                 told = explain_facts(
                     stored, seen, state, read_at=first.sequence, permit_unused=unused, refusal=refusal
                 )
+                if self.unread is not None and told.stop is None:
+                    # The replicas alone don't tell what becomes of a swap.
+                    told = replace(
+                        told, plain=f"{target}: what became of the swap can't be told now.", waiting=()
+                    )
                 told = with_past(told, seen, past, others, self._drops(record), name=str(target))
                 return self._with_queue(told, record)
             # It moved while it was looked at: what was read does not belong together.
