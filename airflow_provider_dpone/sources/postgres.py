@@ -263,6 +263,9 @@ def _copied(column: PostgresColumn, target: str) -> _Copied:
                 carrier = f"Nullable({typed})"
         # The text is read as the type that it was described with: PostgreSQL itself refuses another one.
         expression = f"{source}::pg_catalog.{column.type}" if column.type in _WHOLE else source
+        if (column.type, kind.name) == ("float4", "Float64"):
+            # The text of a real is short for another double than the one that it is.
+            expression = f"{source}::pg_catalog.float8"
         found = SourceColumn(name, carrier)
     try:
         exact_select([LoadColumn(name, str(found.type), target, found.encoding)])
@@ -314,8 +317,10 @@ def _same_rule(column: PostgresColumn, kind: ColumnType) -> bool:
     match column.type:
         case "numeric" if column.typed is None:
             return kind.name not in _FLOATS
-        case "float4" | "float8":
-            return kind.name in {_TYPED[column.type], "String"}
+        case "float4":
+            return kind.name in {"Float32", "Float64", "String"}
+        case "float8":
+            return kind.name in {"Float64", "String"}
         case "bytea":
             return kind.name in {"String", "FixedString"}
         case "bit" | "varbit":

@@ -325,7 +325,6 @@ def test_each_type_of_postgresql_has_its_carrier(
             "'c' has no exact way from int4\\[\\]",
         ),
         (PostgresColumn("c", "jsonb"), "JSON", "jsonb into JSON"),
-        (PostgresColumn("c", "float4"), "Float64", "float4 into Float64"),
         (PostgresColumn("c", "float8"), "Float32", "float8 into Float32"),
         (PostgresColumn("c", "float8"), "Decimal(10, 2)", "float8 into Decimal"),
         (PostgresColumn("c", "uuid"), "Int8", "uuid into Int8"),
