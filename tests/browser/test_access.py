@@ -85,6 +85,8 @@ def test_hostile_addresses_are_not_executed(hostile: str, visitor: Visitor) -> N
     asked = dict.fromkeys(("target", "status", "cluster", "before"), hostile)
     assert visitor.open(f"/dpone/?{urlencode(asked)}").status == 200
     assert visitor.page.get_by_label("Table").input_value() == hostile
+    # A slash ends a part of an address, however it is written.
+    hostile = hostile.replace("/", "")
     text = quote(hostile, safe="")
     assert visitor.open(f"/dpone/dags/{text}/runs/{text}/tasks/{text}/{text}").status == 200
     assert hostile in visitor.shown()
