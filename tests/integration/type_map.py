@@ -142,7 +142,6 @@ POSTGRES: Final = (
     ),
     PostgresCell("real", "0.1::float4", "Float32", _same("0.1"), Refused(VALUE, "a `Float64` column")),
     PostgresCell("real", "0.5::float4", "Float32", _same("0.5")),
-    PostgresCell("real", "0.1::float4", "Float64", _same("0.10000000149011612")),
     # booleans, enums, UUID
     PostgresCell("boolean", "true", "Bool", _same("true")),
     PostgresCell("boolean", "false", "UInt8", _same("0")),
