@@ -96,7 +96,9 @@ def assert_says(receipt: ReceiptPage, said: Said, number: int) -> None:
             assert own.replace("`", "") in receipt.next, text
     if said.status:
         assert receipt.never == set(said.never)
-    assert receipt.safe.startswith(READERS[said.affected]), receipt.safe
+    # What is not prepared speaks for itself alone: another operation may be about to change what readers see.
+    safe = "Untouched" if number == 10 else READERS[said.affected]
+    assert receipt.safe.startswith(safe), receipt.safe
     commands = receipt.commands
     for begin in said.commands:
         assert any(one.startswith(f"airflow dpone {begin}") for one in commands), commands
