@@ -21,7 +21,7 @@ from airflow_provider_dpone.clickhouse.targets import Unusable
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.commands import CommandTarget, fitting_commands
 from airflow_provider_dpone.publication.explanation import Explanation
-from airflow_provider_dpone.publication.record import AuthorityRecord, Owner, Phase
+from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
 from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.routes import cluster_refresh
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, Site, TargetStatus, Waits
@@ -164,19 +164,10 @@ def _status_json(one: TargetStatus | Unusable) -> Json:
         "phase": record.phase.value if record else None,
         "since": record.changed_at if record else None,
         "held": record is not None and _held(record),
-        "owner": _owner(record.owner) if record else None,
+        "owner": asdict(record.owner) if record else None,
         "live": dict(one.live),
         "retained": [item.name for item in record.retained] if record else [],
         "problem": one.problem.as_json() if one.problem else None,
-    }
-
-
-def _owner(owner: Owner) -> Json:
-    return {
-        "dag_id": owner.dag_id,
-        "run_id": owner.run_id,
-        "task_id": owner.task_id,
-        "map_index": owner.map_index,
     }
 
 
@@ -262,7 +253,7 @@ def _explanation_json(args: Namespace, target: Target, found: Explanation) -> di
         "operation": found.operation_id,
         "phase": found.phase,
         "since": found.since,
-        "owner": _owner(owner) if owner else None,
+        "owner": asdict(owner) if owner else None,
         "happened": [*found.happened, *found.newer],
         "stop": found.stop.as_json() if found.stop else None,
         "proven": list(found.proven),

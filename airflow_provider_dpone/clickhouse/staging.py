@@ -658,9 +658,7 @@ class ClusterStaging:
                 facts={"constraint": name},
             )
         if error.code in _MISFIT_CODES:
-            read = [column.name for column in planned.columns]
-            diagnosed = error.diagnosed_column if error.diagnosed_column in read else None
-            column = diagnosed or next((name for name in read if _names(error, name)), None)
+            column = _misread(error, [column.name for column in planned.columns])
             where = "" if column is None else f" of column {identifier(column)}"
             return _stop(
                 Code.VALUE_REFUSED,
@@ -790,15 +788,15 @@ def _unknown() -> None:
     return None
 
 
-def _names(error: ServerError, column: str) -> bool:
-    return any(
-        error.mentions(text)
-        for text in (
-            f"column {identifier(column)}",
-            f"column {column} ",
-            f"value of key {column})",
-        )
-    )
+def _misread(error: ServerError, columns: Sequence[str]) -> str | None:
+    """Return the column that the server could not read, as far as its error tells."""
+    if error.diagnosed_column in columns:
+        return error.diagnosed_column
+    for column in columns:
+        named = (f"column {identifier(column)}", f"column {column} ", f"value of key {column})")
+        if any(map(error.mentions, named)):
+            return column
+    return None
 
 
 def _require_same(planned: Sequence[object], now: Sequence[object]) -> None:

@@ -75,7 +75,7 @@ class IndexName:
     @classmethod
     def of(cls, at: str, database: str, table: str, operation_id: str) -> IndexName:
         """Return the place in the list of an admission that was written at ``at``."""
-        return cls(at.replace("-", "").replace(":", ""), target_digest(database, table), operation_id)
+        return cls(name_time(at), target_digest(database, table), operation_id)
 
     @classmethod
     def parse(cls, name: str) -> IndexName | None:
@@ -90,6 +90,11 @@ class IndexName:
 
     def __str__(self) -> str:
         return f"{self.at}.{self.target}.{plain(self.operation_id)}{SUFFIX}"
+
+
+def name_time(at: str) -> str:
+    """Return a time as names of the list have it."""
+    return at.replace("-", "").replace(":", "")
 
 
 def target_digest(database: str, table: str) -> str:

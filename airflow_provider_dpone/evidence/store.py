@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -145,7 +146,6 @@ def write_index(folder: ObjectStoragePath, operation_id: str, at: str, admission
 
 def index_entry(operation_id: str, at: str, admission: Admission) -> tuple[IndexName, bytes]:
     """Return name and bytes of an operation's entry in the list. They follow from its admission alone."""
-    owner = admission.owner
     data: dict[str, Json] = {
         "schema": "dpone.clickhouse.evidence-index.v1",
         "operation_id": operation_id,
@@ -153,11 +153,6 @@ def index_entry(operation_id: str, at: str, admission: Admission) -> tuple[Index
         "database": admission.database,
         "table": admission.table,
         # Entries of earlier releases lack it; then the trail's admission tells.
-        "owner": {
-            "dag_id": owner.dag_id,
-            "run_id": owner.run_id,
-            "task_id": owner.task_id,
-            "map_index": owner.map_index,
-        },
+        "owner": asdict(admission.owner),
     }
     return IndexName.of(at, admission.database, admission.table, operation_id), canonical_json(data).encode()

@@ -59,7 +59,7 @@ class CleanupOperator(StagedOperator):
         """
         from airflow_provider_dpone import composition
         from airflow_provider_dpone.operators import notes
-        from airflow_provider_dpone.operators.pointer import leave_pointer
+        from airflow_provider_dpone.operators.pointer import point_at
         from airflow_provider_dpone.routes.cluster_refresh import CleanupRequest, cleanup
 
         with airflow_outcome():
@@ -76,13 +76,7 @@ class CleanupOperator(StagedOperator):
                     waits,
                 )
             self._say(notes.cleaned(done.receipt))
-            leave_pointer(
-                context,
-                done.receipt.operation_id,
-                done.receipt.state,
-                epoch=getattr(done.receipt, "epoch", None),
-                entry=getattr(done.receipt, "entry", None),
-            )
+            point_at(context, done.receipt)
             if done.next_due is None or not self.wait:
                 return for_xcom(done.receipt)
             # A second more, because the server's time is in whole seconds.

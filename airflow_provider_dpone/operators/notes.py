@@ -6,8 +6,9 @@ The lines in between are those of the routes. None holds SQL, a host or a value 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from airflow_provider_dpone.publication.words import when
 
 if TYPE_CHECKING:
     from airflow_provider_dpone.publication.receipt import PublicationReceipt, SettledReceipt, StageReceipt
@@ -44,14 +45,14 @@ def published(receipt: PublicationReceipt | SettledReceipt, seconds: float) -> s
     table = f"{receipt.database}.{receipt.table}"
     operation = f"Operation {receipt.operation_id[:OPERATION_DIGITS]}"
     if not isinstance(receipt, PublicationReceipt):
-        when, what = moment(receipt.settled_at), f"{receipt.rows:,} rows; a later operation has followed"
+        at, what = when(receipt.settled_at), f"{receipt.rows:,} rows; a later operation has followed"
     else:
-        when = moment(receipt.committed_at)
+        at = when(receipt.committed_at)
         what = f"{receipt.rows:,} rows on {', '.join(one.alias for one in receipt.replicas)}"
         operation += f", epoch {receipt.epoch}, queue entry {receipt.entry or 'not known'}"
     if receipt.replayed:
         return (
-            f"{table} was published at {when} already: {what}. {operation}. This is the old answer: nothing was sent, "
+            f"{table} was published at {at} already: {what}. {operation}. This is the old answer: nothing was sent, "
             "and no asset event is made."
         )
     return f"Published and proven in {seconds:.1f} s: {table} has {what}. {operation}."
@@ -72,19 +73,14 @@ def handed_over(record: AuthorityRecord, deadline: float) -> str:
     entry = publication.entry if publication is not None else None
     return (
         f"{record.database}.{record.table}: queue entry {entry} is not through yet. The triggerer waits for it until "
-        f"{moment(deadline)}, without a worker slot; nothing is sent again."
+        f"{when(int(deadline))}, without a worker slot; nothing is sent again."
     )
 
 
 def cleaned(receipt: PublicationReceipt | SettledReceipt) -> str:
     """Return the line that says what is left of a publication."""
     table = f"{receipt.database}.{receipt.table}"
-    kept = [f"{one.table} until {moment(one.drop_after)}" for one in getattr(receipt, "retained", ())]
+    kept = [f"{one.table} until {when(one.drop_after)}" for one in getattr(receipt, "retained", ())]
     if kept:
         return f"{table} is free for its next refresh. Kept: {', '.join(kept)}."
     return f"{table} is free for its next refresh, and nothing of this one is left beside it."
-
-
-def moment(seconds: float) -> str:
-    """Return a time as people read it, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -10,12 +10,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from airflow_provider_dpone.publication.receipt import PublicationReceipt, SettledReceipt
     from airflow_provider_dpone.publication.record import Phase
 
 KEY: Final = "dpone"
 """The pointer's key in the store of each task."""
 
 _log = logging.getLogger(__name__)
+
+
+def point_at(context: Mapping[str, Any], receipt: PublicationReceipt | SettledReceipt) -> None:
+    """Leave the pointer to what a receipt proves, with epoch and queue entry where the receipt still has them."""
+    leave_pointer(
+        context,
+        receipt.operation_id,
+        receipt.state,
+        epoch=getattr(receipt, "epoch", None),
+        entry=getattr(receipt, "entry", None),
+    )
 
 
 def leave_pointer(

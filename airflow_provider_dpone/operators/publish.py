@@ -112,7 +112,7 @@ class PublishOperator(StagedOperator):
         from airflow_provider_dpone.operators import metrics, notes
         from airflow_provider_dpone.operators.assets import announce
         from airflow_provider_dpone.operators.context import task_identity
-        from airflow_provider_dpone.operators.pointer import leave_pointer
+        from airflow_provider_dpone.operators.pointer import leave_pointer, point_at
         from airflow_provider_dpone.publication.decide import Guards
         from airflow_provider_dpone.publication.watch import Watch
         from airflow_provider_dpone.routes.cluster_refresh import HandedOver, PublishRequest, publish
@@ -184,7 +184,7 @@ class PublishOperator(StagedOperator):
             self._say(notes.published(receipt, seconds))
             for warning in notes.warnings(receipt):
                 self.log.warning("%s", warning)
-            leave_pointer(context, receipt.operation_id, receipt.state, **_dispatch_of(receipt))
+            point_at(context, receipt)
             announce(context, self, receipt)
             return for_xcom(receipt)
 
@@ -240,8 +240,3 @@ class PublishOperator(StagedOperator):
             # The trigger ends by itself at the deadline; this is for a time without any triggerer.
             timeout=timedelta(seconds=left) + GRACE,
         )
-
-
-def _dispatch_of(receipt: PublicationReceipt | SettledReceipt) -> dict[str, Any]:
-    """Return epoch and queue entry, where the receipt still has them."""
-    return {"epoch": getattr(receipt, "epoch", None), "entry": getattr(receipt, "entry", None)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts
 from airflow_provider_dpone.publication.record import (
@@ -304,8 +304,7 @@ def busy(record: AuthorityRecord) -> Stop:
     owner = record.owner
     return Stop(
         Code.TARGET_BUSY,
-        f"{record.database}.{record.table} is held by another operation: DAG {owner.dag_id}, run "
-        f"{owner.run_id}, task {owner.task_id}, phase {record.phase}."
+        f"{record.database}.{record.table} is held by another operation: {owner}, phase {record.phase}."
         if not is_rollback(owner)
         else f"{record.database}.{record.table} is held by an operator's rollback of operation "
         f"{owner.run_id[:16]}, phase {record.phase}.",
@@ -316,10 +315,7 @@ def busy(record: AuthorityRecord) -> Stop:
             "operation": record.operation_id[:16],
             "phase": record.phase.value,
             "since": record.changed_at,
-            "dag_id": owner.dag_id,
-            "run_id": owner.run_id,
-            "task_id": owner.task_id,
-            "map_index": owner.map_index,
+            **asdict(owner),
         },
     )
 

@@ -302,7 +302,7 @@ def _summary(record: AuthorityRecord) -> str:
     owner = record.owner
     if is_rollback(owner):
         return f"{record.phase}: an operator's rollback of operation {owner.run_id[:16]}"
-    return f"{record.phase}: DAG {owner.dag_id}, run {owner.run_id}, task {owner.task_id}"
+    return f"{record.phase}: {owner}"
 
 
 def _happened(record: AuthorityRecord) -> list[str]:

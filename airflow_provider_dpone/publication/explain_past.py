@@ -277,7 +277,7 @@ def explain_unread(
         held=held,
         record=None,
         plain=_plain(stop, past, name),
-        affected=affected if replicas else None,
+        affected=affected,
         observed_at=seen.server_time if seen is not None else None,
         read=False,
         waiting=tuple(_waiting(stop, past)),
@@ -361,8 +361,7 @@ def _unproven(past: Past | None, replicas: Mapping[str, ReplicaExplained]) -> It
 def _waiting(stop: Stop, past: Past | None) -> Iterator[str]:
     if past is None or not past.unresolved:
         return
-    owner = past.owner
-    whose = f" of DAG {owner.dag_id}, run {owner.run_id}" if owner else ""
+    whose = _of(past)
     if stop.code in (Code.CONTROL_TABLE_LOST, Code.CONTROL_TABLE_MISSING):
         yield f"The publish task{whose} can't go on: the record that it needs is gone."
     else:
@@ -370,8 +369,7 @@ def _waiting(stop: Stop, past: Past | None) -> Iterator[str]:
 
 
 def _summary(past: Past) -> str:
-    owner = past.owner
-    whose = f": DAG {owner.dag_id}, run {owner.run_id}, task {owner.task_id}" if owner else ""
+    whose = f": {past.owner}" if past.owner else ""
     return f"{past.state} when it was heard of last, at {when(past.at)}{whose}"
 
 
@@ -380,11 +378,11 @@ def _replicas(past: Past | None, seen: Observation | None, table: str) -> dict[s
     if not aliases and seen is not None:
         aliases = seen.inventory.aliases
     before = {one.alias: one for one in past.seen} if past else {}
+    name, new = past.candidates[-1] if past is not None and past.candidates else ("", None)
+    old = past.old if past is not None else None
     found: dict[str, ReplicaExplained] = {}
     for alias in aliases:
         facts = seen.replicas.get(alias) if seen is not None else None
-        name, new = past.candidates[-1] if past is not None and past.candidates else ("", None)
-        old = past.old if past is not None else None
         target = Shown.of(facts, table, new=new, old=old, replicas=len(aliases))
         if past is None and target.uuid is not None:
             # With nothing to compare it with, a table is neither the right one nor another one.

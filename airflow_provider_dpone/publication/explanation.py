@@ -309,8 +309,7 @@ class Explanation:
 
 
 def _admitted_since(one: Past) -> str:
-    owner = one.owner
-    whose = f" (DAG {owner.dag_id}, run {owner.run_id}, task {owner.task_id})" if owner else ""
+    whose = f" ({one.owner})" if one.owner else ""
     return (
         f"Operation {one.operation_id[:16]}{whose} was heard of last at {when(one.at)} and was never prepared: its "
         "stage task is running, failed, or died. The live table is untouched by it."

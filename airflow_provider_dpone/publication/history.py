@@ -69,10 +69,10 @@ class Refused:
     times: int = 1
 
     def __str__(self) -> str:
-        owner, again = self.owner, f", {self.times} times" if self.times > 1 else ""
+        again = f", {self.times} times" if self.times > 1 else ""
         return (
-            f"Operation {self.operation_id[:16]} (DAG {owner.dag_id}, run {owner.run_id}, task {owner.task_id}) was "
-            f"refused at {when(self.at)}{again}, before its source was read."
+            f"Operation {self.operation_id[:16]} ({self.owner}) was refused at {when(self.at)}{again}, before its "
+            "source was read."
         )
 
 

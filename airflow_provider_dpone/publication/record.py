@@ -108,6 +108,9 @@ class Owner:
     task_id: str
     map_index: int
 
+    def __str__(self) -> str:
+        return f"DAG {self.dag_id}, run {self.run_id}, task {self.task_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class HostReceipt:

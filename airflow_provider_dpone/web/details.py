@@ -68,17 +68,13 @@ def _entry(
     found: Recorded, record: AuthorityRecord | None, told_live: Explanation | None
 ) -> Iterator[Detail]:
     publication = record.publication if record else None
-    entries = [
-        e.body.entry for e in found.entries if isinstance(e.body, Classification) and e.body.entry is not None
-    ]
+    entries = [one.entry for one in found.bodies(Classification) if one.entry is not None]
     proof = found.receipt.receipt if found.receipt else None
     entry = (publication.entry if publication else None) or (proof.entry if proof else None)
     entry = entry or (entries[-1] if entries else None)
     if entry is not None:
         yield Detail("Bound entry", entry, code=True)
-    sends = [
-        e.body for e in found.entries if isinstance(e.body, DispatchOutcome) and e.body.statement != "DROP"
-    ]
+    sends = [one for one in found.bodies(DispatchOutcome) if one.statement != "DROP"]
     if sends:
         last = sends[-1]
         yield Detail("Statement", f"{last.statement}, sent once in epoch {last.epoch}")
@@ -138,11 +134,10 @@ def _plan(found: Recorded, record: AuthorityRecord | None) -> Iterator[Detail]:
 def cleanup(found: Recorded, record: AuthorityRecord | None, state: str) -> Iterator[str]:
     """Return what became of the replaced table, in sentences."""
     if state not in PUBLISHED_PHASES:
-        actions = [e.body for e in found.entries if isinstance(e.body, OperatorAction)]
-        if actions:
+        if actions := found.bodies(OperatorAction):
             yield f"An operator's last step: {told(actions[-1])}."
         return
-    steps = [e.body for e in found.entries if isinstance(e.body, CleanupStep)]
+    steps = found.bodies(CleanupStep)
     if found.admission is not None and found.admission.live is None:
         yield "There was no table before, so there is nothing to drop."
     elif state == Phase.COMPLETED:

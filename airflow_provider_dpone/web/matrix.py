@@ -14,13 +14,13 @@ from airflow_provider_dpone.publication import trail as evidence
 from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.explanation import Explanation, Shown, generation_of
 from airflow_provider_dpone.publication.receipt import ReplicaReceipt
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Phase
+from airflow_provider_dpone.publication.record import PUBLISHED_PHASES
 from airflow_provider_dpone.publication.stop import Category
 from airflow_provider_dpone.publication.trail import Classification, Staged
 from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.web.model import Cell, ReplicaRow
 from airflow_provider_dpone.web.recorded import Recorded
-from airflow_provider_dpone.web.status import SENT, Status, Tone
+from airflow_provider_dpone.web.status import OVER, SENT, Status, Tone
 from airflow_provider_dpone.web.timeline import clock
 
 
@@ -44,7 +44,7 @@ def _live_rows(
             alias=alias,
             role=_role(alias),
             status=_status_after(one.target.generation, state)
-            if state in PUBLISHED_PHASES or state == Phase.ABORTED
+            if state in OVER
             else _replica_status(one.state, state, stop),
             target=_cell(one.target),
             candidate=_cell(one.candidate),
@@ -125,8 +125,11 @@ def _replica_status(seen: ReplicaState | None, state: str, stop: Category | None
             return Status(Tone.HOLD, "another server")
         case ReplicaState.UNKNOWN:
             # After the end the table goes on to live without this operation.
-            ended = state in PUBLISHED_PHASES or state == Phase.ABORTED
-            return Status(Tone.REST, "changed since") if ended else Status(Tone.HOLD, "neither generation")
+            return (
+                Status(Tone.REST, "changed since")
+                if state in OVER
+                else Status(Tone.HOLD, "neither generation")
+            )
         case _:
             assert_never(seen)
 

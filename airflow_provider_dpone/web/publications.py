@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, IndexName
+from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, IndexName, name_time
 from airflow_provider_dpone.evidence.reader import EvidenceReader, Indexed, Trail, state_of
-from airflow_provider_dpone.publication.history import ADMITTED, STAGED
-from airflow_provider_dpone.publication.record import Owner, Phase, is_rollback
+from airflow_provider_dpone.publication.record import Owner, is_rollback
 from airflow_provider_dpone.web.recorded import Recorded, recorded
-from airflow_provider_dpone.web.status import SENT, Status, Tone, status_of
+from airflow_provider_dpone.web.status import CLOSED, SENT, UNPREPARED, Status, Tone, status_of
 
 MOST_SEARCHED: Final = 5_000
 """How many operations are searched, the newest first."""
@@ -25,8 +24,6 @@ PER_PAGE: Final = 50
 
 _MOST_KEPT: Final = 50_000
 _LONGEST_CHAIN: Final = 20
-_UNPREPARED: Final = frozenset({ADMITTED, STAGED})
-_NEVER_CHANGES: Final = frozenset({Phase.COMPLETED.value, Phase.ABORTED.value})
 
 ValueT = TypeVar("ValueT")
 
@@ -163,7 +160,7 @@ class Publications:
             if not (first or on_page or (full and not more)):
                 continue
             state = self._state(place)
-            if first and state not in _UNPREPARED:
+            if first and state not in UNPREPARED:
                 # The slot has been this operation's since: an older one can't be in it any more.
                 decided.add(place.target)
             later = not first
@@ -216,7 +213,7 @@ class Publications:
             found = self._publication(place, readers, state, later=place.target in decided)
             if found is None:
                 continue
-            if state not in _UNPREPARED:
+            if state not in UNPREPARED:
                 decided.add(place.target)
             mine = (owner.task_id, owner.map_index) == (task_id, map_index)
             (own if mine else others).append(found)
@@ -243,22 +240,16 @@ class Publications:
         trail = reader.trail(operation_id)
         if not (trail.entries or trail.unknown):
             return None
-        place = next(
-            (one for one in self._places(readers, cluster) if one.name.operation_id == operation_id), None
-        )
-        if place is None:
+        newer: list[_Place] = []
+        for place in self._places(readers, cluster):
+            if place.name.operation_id == operation_id:
+                break
+            newer.append(place)
+        else:
             return None
-        found = self._publication(place, readers, self._state(place), later=self._followed(place, readers))
+        later = any(one.target == place.target and self._state(one) not in UNPREPARED for one in newer)
+        found = self._publication(place, readers, self._state(place), later=later)
         return (found, trail) if found is not None else None
-
-    def _followed(self, place: _Place, readers: Mapping[str, EvidenceReader]) -> bool:
-        """Tell whether an operation that was admitted later was prepared for the same table."""
-        for other in self._places(readers, place.cluster):
-            if other.name.operation_id == place.name.operation_id:
-                return False
-            if other.name.target == place.name.target and self._state(other) not in _UNPREPARED:
-                return True
-        return False
 
     # ---- what is read
 
@@ -285,7 +276,7 @@ class Publications:
         if (known := self._ended.get(key)) is not None:
             return known
         state = state_of(place.reader.names(place.name.operation_id))
-        if state in _NEVER_CHANGES:
+        if state in CLOSED:
             _keep(self._ended, key, state)
         return state
 
@@ -327,11 +318,6 @@ class Publications:
                     owner = indexed.owner if indexed else None
                     break
         return None
-
-
-def name_time(at: str) -> str:
-    """Return a time as names of the list have it."""
-    return at.replace("-", "").replace(":", "")
 
 
 def _open_status(found: Recorded, state: str) -> tuple[Status, str]:

@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.trail import (
 )
 
 BodyT = TypeVar("BodyT", Admission, Staged, Classification, StoredReceipt)
+KindT = TypeVar("KindT")
 
 
 ORDER: Final[Sequence[str]] = (
@@ -63,6 +64,10 @@ class Recorded:
     receipt_at: str
     conn_id: str | None
 
+    def bodies(self, kind: type[KindT]) -> list[KindT]:
+        """Return what the entries of one kind say, in the order in which they were written."""
+        return [entry.body for entry in self.entries if isinstance(entry.body, kind)]
+
     @property
     def stop(self) -> Classification | None:
         """The classification that says why it does not go on now; ``None`` if the last one says no such thing."""
@@ -74,13 +79,13 @@ class Recorded:
     @property
     def epoch(self) -> int:
         """The highest epoch of a write of the record that is known to be stored; 0 if none is."""
-        writes = (e.body for e in self.entries if isinstance(e.body, CompareAndSwapOutcome))
+        writes = self.bodies(CompareAndSwapOutcome)
         return max((write.epoch for write in writes if write.outcome == "stored"), default=0)
 
     @property
     def why_ended(self) -> Classification | None:
         """The last classification that named a reason."""
-        found = [e.body for e in self.entries if isinstance(e.body, Classification) and e.body.category]
+        found = [one for one in self.bodies(Classification) if one.category]
         return found[-1] if found else None
 
 

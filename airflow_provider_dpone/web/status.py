@@ -17,7 +17,16 @@ from airflow_provider_dpone.publication.stop import Category
 SENT: Final = frozenset({Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
 """Phases in which the one statement may be anywhere, and the outcome is not proven."""
 
-UNSENT: Final = frozenset({ADMITTED, STAGED, Phase.PREPARED})
+UNPREPARED: Final = frozenset({ADMITTED, STAGED})
+"""What is in no record yet."""
+
+UNSENT: Final = UNPREPARED | {Phase.PREPARED}
+
+OVER: Final = PUBLISHED_PHASES | {Phase.ABORTED}
+"""Phases in which the outcome is proven: nothing of the operation can become live, or stop being so, by itself."""
+
+CLOSED: Final = frozenset({Phase.COMPLETED, Phase.ABORTED})
+"""Phases that no later one follows."""
 
 
 @unique
@@ -40,9 +49,6 @@ class Status:
 
     tone: Tone
     word: str
-
-
-ENDED: Final = frozenset({Phase.COMPLETED, Phase.COMPLETED_RETAINING, Phase.ABORTED})
 
 
 HELD: Final = Status(Tone.HOLD, "On hold")
@@ -74,11 +80,11 @@ def status_of(state: str, stop: Category | None = None, *, later: bool = False) 
     if later and state in SENT:
         return Status(Tone.REST, "Ended")
     found = _STATUS.get(state, Status(Tone.CARE, "Unknown"))
-    if stop is None or state in PUBLISHED_PHASES or state == Phase.ABORTED:
+    if stop is None or state in OVER:
         return found
     match stop:
         case Category.CONTRADICTION | Category.PARTIAL_TERMINAL:
-            return Status(Tone.HOLD, "On hold")
+            return HELD
         case Category.NOT_OBSERVED:
             return Status(Tone.CARE, "Not observed")
         case Category.IN_PROGRESS:

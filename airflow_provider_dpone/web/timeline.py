@@ -13,7 +13,7 @@ from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Phase
 from airflow_provider_dpone.web.model import Step
 from airflow_provider_dpone.web.recorded import ORDER, Recorded
-from airflow_provider_dpone.web.status import ENDED, Status, Tone
+from airflow_provider_dpone.web.status import OVER, Status, Tone
 
 _TITLES: Final[Mapping[str, str]] = {
     ADMITTED: "Admitted",
@@ -46,7 +46,7 @@ def timeline(found: Recorded, state: str, status: Status) -> tuple[Step, ...]:
     before = ""
     for number, phase in enumerate(order):
         at = found.reached.get(phase, "")
-        if number < now or (number == now and (state in ENDED or state == Phase.COMMITTED)):
+        if number < now or (number == now and state in OVER):
             kind = "done"
         elif number == now:
             kind = "failed" if status.tone is Tone.HOLD else "current"

@@ -22,8 +22,8 @@ from airflow_provider_dpone.publication.commands import (
 from airflow_provider_dpone.publication.explain_past import still_there
 from airflow_provider_dpone.publication.explain_words import plain_words
 from airflow_provider_dpone.publication.explanation import Explanation, Leftover, Way
-from airflow_provider_dpone.publication.history import ADMITTED, STAGED, Past
-from airflow_provider_dpone.publication.record import Owner, Phase
+from airflow_provider_dpone.publication.history import Past
+from airflow_provider_dpone.publication.record import END_PHASES, Owner, Phase
 from airflow_provider_dpone.publication.telling import told, told_writer
 from airflow_provider_dpone.publication.trail import Entry, TurnedAway
 from airflow_provider_dpone.publication.words import when
@@ -32,7 +32,7 @@ from airflow_provider_dpone.web.headline import RecordOwner, headline
 from airflow_provider_dpone.web.matrix import as_before, replica_rows
 from airflow_provider_dpone.web.model import Facts, LiveFacts, Receipt, TrailRow
 from airflow_provider_dpone.web.recorded import Recorded, recorded
-from airflow_provider_dpone.web.status import ENDED, Tone
+from airflow_provider_dpone.web.status import CLOSED, OVER, UNPREPARED, Tone
 from airflow_provider_dpone.web.timeline import clock, duration, timeline
 
 
@@ -44,7 +44,7 @@ def _record_of(found: Recorded, state: str, told_live: Explanation, operation_id
         same = found.admission is not None and found.admission.authority_id == record.authority_id
         back = same and record.dispatch_epoch < found.epoch and record.find_settled(operation_id) is None
         return RecordOwner.EARLIER if back else RecordOwner.LATER
-    if not told_live.read or state in ENDED:
+    if not told_live.read or state in END_PHASES:
         return RecordOwner.OWN
     mine = found.admission.authority_id if found.admission else None
     recovered = None not in (mine, told_live.authority_id) and mine != told_live.authority_id
@@ -127,7 +127,7 @@ def receipt(
     owner = admission.owner if admission else owner
     dag_id = dag_id or (owner.dag_id if owner else None)
     # The record is another operation's as long as this one has none: only its attempts' tables can be told of now.
-    unprepared = state in (ADMITTED, STAGED)
+    unprepared = state in UNPREPARED
     attempts = _attempts(live.explanation, past) if unprepared else ()
     told_live = None if unprepared else live.explanation
     if (
@@ -218,7 +218,7 @@ def _facts(found: Recorded, told_live: Explanation | None, live: LiveFacts) -> F
 
 def _refresh(found: Recorded, state: str, now: datetime) -> int | None:
     """Seconds until the page is loaded again: soon while something happens, and seldom where it has stopped."""
-    if state in ENDED or state == Phase.COMMITTED or not found.entries:
+    if state in OVER or not found.entries:
         return None
     try:
         age = (now - datetime.fromisoformat(found.entries[-1].at)).total_seconds()
@@ -231,4 +231,4 @@ def _refresh(found: Recorded, state: str, now: datetime) -> int | None:
 
 def needs_live(state: str, *, later: bool) -> bool:
     """Tell whether a look at the cluster can add to what is recorded."""
-    return not later and state not in (Phase.COMPLETED, Phase.ABORTED)
+    return not later and state not in CLOSED

@@ -337,6 +337,24 @@ def provide_zookeeper(root: Path) -> None:
     note.write_text(json.dumps({"java": zookeeper.java, "classpath": zookeeper.classpath}) + "\n")
 
 
+# --- Debian packages without root ------------------------------------------------------
+
+
+def unpacked_with_libraries(home: Path, package: str) -> Path:
+    """Unpack a Debian package with every library that is missing here. Returns the folder that stands for ``/``."""
+    apt = private_apt(home)
+    # It asks for the lock of the machine's packages, although it only downloads.
+    unlocked = "-oDebug::NoLocking=1"
+    run([*apt, unlocked, "install", "--download-only", "-y", "--no-install-recommends", package])
+    unpack_debs(home)
+    return home / "unpacked"
+
+
+def library_path(unpacked: Path) -> str:
+    """The folders in which unpacked packages have their libraries, as ``LD_LIBRARY_PATH`` wants them."""
+    return ":".join(sorted({str(library.parent) for library in unpacked.rglob("*.so.*")}))
+
+
 # --- PostgreSQL ------------------------------------------------------------------------
 
 
@@ -374,16 +392,11 @@ def unpacked_postgres(root: Path) -> Postgres:
     require_apt("PostgreSQL", f"a server in {SYSTEM_POSTGRES}/<version>/bin")
     home = root / ".cache" / "postgres"
     with timed("unpacking PostgreSQL into .cache/postgres (as root, Debian packages would be installed)"):
-        apt = private_apt(home)
-        # It asks for the lock of the machine's packages, although it only downloads.
-        unlocked = "-oDebug::NoLocking=1"
-        run([*apt, unlocked, "install", "--download-only", "-y", "--no-install-recommends", "postgresql"])
-        unpack_debs(home)
-    programs = newest_postgres(home / "unpacked" / SYSTEM_POSTGRES.relative_to("/"))
+        unpacked = unpacked_with_libraries(home, "postgresql")
+    programs = newest_postgres(unpacked / SYSTEM_POSTGRES.relative_to("/"))
     if programs is None:
         raise SetupError("the Debian packages of postgresql hold no server")
-    libraries = sorted({str(library.parent) for library in (home / "unpacked").rglob("*.so.*")})
-    return Postgres(str(programs), ":".join(libraries))
+    return Postgres(str(programs), library_path(unpacked))
 
 
 def provide_postgres(root: Path) -> None:

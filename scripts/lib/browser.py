@@ -32,13 +32,13 @@ from scripts.lib.bootstrap import (
     SetupError,
     can_install_debs,
     install_debs,
+    library_path,
     only_one,
-    private_apt,
     require_apt,
     run,
     say,
     timed,
-    unpack_debs,
+    unpacked_with_libraries,
 )
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -113,13 +113,9 @@ def unpacked_chromium(root: Path) -> Chromium:
     require_apt("Chromium", f"a browser that is called {' or '.join(PROGRAMS)}")
     home = root / ".cache" / "chromium"
     with timed("unpacking Chromium into .cache/chromium (as root, Debian packages would be installed)"):
-        apt = private_apt(home)
-        # It asks for the lock of the machine's packages, although it only downloads.
-        unlocked = "-oDebug::NoLocking=1"
-        run([*apt, unlocked, "install", "--download-only", "-y", "--no-install-recommends", "chromium"])
-        unpack_debs(home)
+        unpacked = unpacked_with_libraries(home, "chromium")
     # The program in bin is a script that looks for the other one in the system's folders.
-    program = home / "unpacked" / "usr" / "lib" / "chromium" / "chromium"
+    program = unpacked / "usr" / "lib" / "chromium" / "chromium"
     if not program.exists():
         raise SetupError("the Debian packages of chromium hold no browser")
     return Chromium(str(program), unpacked_environment(home))
@@ -128,14 +124,13 @@ def unpacked_chromium(root: Path) -> Chromium:
 def unpacked_environment(home: Path) -> Mapping[str, str]:
     """What a browser needs whose packages were unpacked: its libraries, and fonts in no place of the system's."""
     unpacked = home / "unpacked"
-    libraries = sorted({str(library.parent) for library in unpacked.rglob("*.so.*")})
     fonts = home / "fonts.conf"
     fonts.write_text(
         '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "fonts.dtd">\n<fontconfig>\n'
         f"<dir>{unpacked}/usr/share/fonts</dir>\n<dir>/usr/share/fonts</dir>\n"
         f"<cachedir>{home}/fonts</cachedir>\n</fontconfig>\n"
     )
-    return {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(fonts)}
+    return {"LD_LIBRARY_PATH": library_path(unpacked), "FONTCONFIG_FILE": str(fonts)}
 
 
 def provide_chromium(root: Path) -> None:

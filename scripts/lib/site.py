@@ -41,7 +41,9 @@ def build(folder: Path) -> Path:
     shutil.copytree(
         CHECKOUT / "docs",
         folder / "docs",
-        ignore=shutil.ignore_patterns("*.py", "__pycache__", "examples", "matrix.json", "proof.json"),
+        ignore=shutil.ignore_patterns(
+            "*.py", "__pycache__", "examples", "browser.json", "matrix.json", "proof.json"
+        ),
     )
     done = subprocess.run(
         [ZENSICAL, "build", "--strict"],
