@@ -603,7 +603,7 @@ def schemas() -> dict[str, str]:
     """Return the JSON Schemas of all that is stored or handed on, by file."""
     from airflow_provider_dpone.publication import receipt, record, trail
 
-    found = {record.SCHEMA: record.json_schema(), **receipt.json_schemas(), **trail.json_schemas()}
+    found = {**record.json_schemas(), **receipt.json_schemas(), **trail.json_schemas()}
     return {
         f"{name.removeprefix('dpone.clickhouse.')}.json": json.dumps(schema, indent=2, ensure_ascii=False)
         + "\n"

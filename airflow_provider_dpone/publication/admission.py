@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts
 from airflow_provider_dpone.publication.record import (
     MAX_RETAINED,
+    UNSENT_PHASES,
     AuthorityRecord,
     Generation,
+    IndependentRecord,
     Phase,
     StoredRecord,
     is_rollback,
@@ -189,7 +191,10 @@ def admit_target(observation: Observation, table: str, *, authority_id: str) -> 
             next_action="Add the missing replicas to the cluster's remote_servers, or drop those that are gone.",
             replicas={alias: {"total_replicas": total} for alias, total in more.items()},
         )
-    generations = {t.generation for t in present.values()}
+    # Independent tables are other objects on every replica; what they hold is compared when they are staged.
+    generations = {
+        replace(t.generation, uuid="") if observation.independent else t.generation for t in present.values()
+    }
     if len(generations) > 1:
         return Stop(
             Code.TARGET_NOT_UNIFORM,
@@ -224,7 +229,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """This very operation is already prepared. With the same plan its candidate is taken over."""
+    """This very operation is already prepared, or being staged. With the same plan it is taken over."""
 
     stored: StoredRecord
 
@@ -251,13 +256,14 @@ def admit_request(
 ) -> Slot | Resume | FinishFirst | Stop:
     """Decide what a stage task may do with the slot that it found."""
     stored = observation.record
-    live = observation.table(table)
-    slot = Slot(stored, live.generation if live else None, observation.rows(table))
+    slot = Slot(stored, observation.generation(table), observation.rows(table))
     if stored is None:
         return slot
     record = stored.record
+    if (stop := _mode_changed(record, observation)) is not None:
+        return stop
     if record.operation_id == request.operation_id:
-        if record.phase is Phase.PREPARED:
+        if record.phase in UNSENT_PHASES:
             return Resume(stored)
         return _identity_reused(record.phase.value, record.changed_at)
     if (settled := record.find_settled(request.operation_id)) is not None:
@@ -266,7 +272,7 @@ def admit_request(
         return FinishFirst(stored)
     if not record.ended:
         same_publication = record.publication_key == request.publication_key
-        if record.phase is not Phase.PREPARED or not same_publication:
+        if record.phase not in UNSENT_PHASES or not same_publication:
             return busy(record)
         if not request.allow_older and _older(request.order_key, record.order_key):
             return Stop(
@@ -282,6 +288,23 @@ def admit_request(
             facts={"order_key": request.order_key, "published_order_key": record.published_order_key},
         )
     return slot
+
+
+def _mode_changed(record: AuthorityRecord, observation: Observation) -> Stop | None:
+    """Return a stop if the record is of the other replication mode and not over, with nothing kept."""
+    if isinstance(record, IndependentRecord) == observation.independent:
+        return None
+    if record.ended and not record.retained:
+        return None
+    was, now = ("external", "internal") if isinstance(record, IndependentRecord) else ("internal", "external")
+    return Stop(
+        Code.REPLICATION_MODE_MISMATCH,
+        f"{record.database}.{record.table} was last published with replication_mode={was!r} ({record.phase}, "
+        f"{len(record.retained)} tables kept); with {now!r} it starts when that is over and nothing of it is kept.",
+        next_action="End the operation and let its kept tables be dropped (cleanup, `airflow dpone abandon`) while "
+        "the cluster is still configured as it was; then change the mode.",
+        facts={"phase": record.phase.value, "retained": [item.name for item in record.retained]},
+    )
 
 
 def no_room(stored: StoredRecord | None) -> Stop | None:
@@ -333,7 +356,7 @@ def moved_since(observation: Observation, table: str, slot: Slot) -> Stop | None
         )
     for alias, facts in observation.replicas.items():
         live = facts.tables.get(table)
-        if (live.generation if live else None) != slot.live:
+        if (live.generation if live else None) != (slot.live.on(alias) if slot.live else None):
             return Stop(
                 Code.TARGET_MOVED,
                 f"The target was replaced or altered on {alias} while this operation was staging.",

@@ -57,10 +57,14 @@ def replica_state(
             return table is None and generation is None
         return table.generation == generation if exact else table.uuid == generation.uuid
 
-    if holds(target, record.predecessor) and holds(candidate, record.desired):
+    old, new = record.predecessor_on(alias), record.desired.on(alias)
+    if new is None or (old is None and record.predecessor is not None):
+        # A replica of which the record knows no table can be in no state that it knows.
+        return ReplicaState.UNKNOWN
+    if holds(target, old) and holds(candidate, new):
         return ReplicaState.PENDING
-    if holds(target, record.desired):
-        if holds(candidate, record.predecessor):
+    if holds(target, new):
+        if holds(candidate, old):
             return ReplicaState.COMMITTED
         if candidate is None:
             return ReplicaState.CLEANED

@@ -31,8 +31,9 @@ from airflow_provider_dpone.publication.queue import (
 )
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
-    ContentDigest,
+    Content,
     HostReceipt,
+    IndependentRecord,
     Phase,
     StoredRecord,
 )
@@ -57,7 +58,7 @@ class ContentCheck:
     """The content digests of the candidate, per replica, and the order of the read."""
 
     sequence: int
-    digests: Mapping[str, ContentDigest]
+    digests: Mapping[str, Content]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,8 @@ def decide_publication(s: Situation) -> Step:
     if record.disarming and not (record.published or record.ended):
         return Wait(resolving(record))
     match record.phase:
+        case Phase.LOCKED | Phase.STAGING:
+            return Hold(not_staged(record))
         case Phase.PREPARED:
             return _before_dispatch(s, record)
         case Phase.DISPATCHING | Phase.BOUND:
@@ -262,7 +265,7 @@ def not_dispatchable(stored: StoredRecord, observation: Observation) -> Stop | N
             # One statement, but not one moment: another worker dispatched while the replicas were read.
             return Stop(Code.CAS_CONFLICT, f"{name}: another worker goes on with this operation.")
         candidate = observation.replicas[alias].tables.get(record.candidate)
-        if candidate is None or candidate.generation != record.desired:
+        if candidate is None or candidate.generation != record.desired.on(alias):
             return Stop(
                 Code.CANDIDATE_DIFFERS,
                 f"{name}: the candidate on {alias} is missing or is not the one that was staged.",
@@ -293,9 +296,7 @@ def unready(record: AuthorityRecord, observation: Observation) -> Stop | None:
     problems = {
         alias: problem
         for alias in record.replicas
-        if (
-            problem := replication_problem(_table(observation, alias, record.candidate), len(record.replicas))
-        )
+        if (problem := incomplete(record, _table(observation, alias, record.candidate)))
     }
     if not problems:
         return None
@@ -304,6 +305,19 @@ def unready(record: AuthorityRecord, observation: Observation) -> Stop | None:
         f"The candidate is not complete on {', '.join(problems)}.",
         replicas={alias: {"problem": problem} for alias, problem in problems.items()},
     )
+
+
+def incomplete(record: AuthorityRecord, table: TableFacts | None) -> str | None:
+    """Return in words why a replica doesn't hold its candidate completely and healthily, or ``None``."""
+    if not isinstance(record, IndependentRecord):
+        return replication_problem(table, len(record.replicas))
+    if table is None:
+        return "the table is not seen"
+    if table.replication is not None:
+        return "the table is replicated"
+    if table.rows != record.content.rows:
+        return f"{table.rows} of {record.content.rows} rows are there"
+    return None
 
 
 def replication_problem(table: TableFacts | None, replicas: int) -> str | None:
@@ -455,6 +469,16 @@ def resolving(record: AuthorityRecord) -> Stop:
         Code.RESOLVING,
         f"{record.database}.{record.table}: an operator began to resolve this operation.",
         facts={"operation": record.operation_id[:16], "epoch": record.dispatch_epoch},
+    )
+
+
+def not_staged(record: AuthorityRecord) -> Stop:
+    """Return the stop of who finds an operation whose replicas are still being staged."""
+    return Stop(
+        Code.NOT_STAGED,
+        f"{record.database}.{record.table}: the stage task of this operation has not ended ({record.phase}).",
+        next_action="Let the stage task run; a retry of it goes on from here.",
+        facts={"operation": record.operation_id[:16], "phase": record.phase.value},
     )
 
 

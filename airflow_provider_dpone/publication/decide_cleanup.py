@@ -23,6 +23,8 @@ from airflow_provider_dpone.publication.queue import (
 from airflow_provider_dpone.publication.record import (
     DROP_PHASES,
     AuthorityRecord,
+    Generation,
+    IndependentRecord,
     Phase,
     Retained,
     StoredRecord,
@@ -140,7 +142,7 @@ def _end(s: CleanupSituation, record: AuthorityRecord) -> CleanupStep:
     drop_after = (record.committed_at or s.now) + record.retention
     if record.predecessor is None or drop_after > s.now:
         return Retain(drop_after, drop_now=False)
-    stop = _unsafe_to_drop(record, s.observation, record.candidate, record.predecessor.uuid)
+    stop = _unsafe_to_drop(record, s.observation, record.candidate, record.predecessor)
     if stop is None:
         stop = _live_unhealthy(record, s.observation)
     if stop is not None:
@@ -164,7 +166,7 @@ def _drop(s: CleanupSituation, record: AuthorityRecord, item: Retained) -> Clean
                 assert_never(queue)
     if s.observation is None:
         return ReadCatalogs()
-    if stop := _unsafe_to_drop(record, s.observation, item.name, item.generation.uuid):
+    if stop := _unsafe_to_drop(record, s.observation, item.name, item.generation):
         return _later(item, stop)
     present = [a for a, f in s.observation.replicas.items() if item.name in f.tables]
     if not present:
@@ -185,7 +187,9 @@ def _later(item: Retained, stop: Stop) -> Keep | WaitForDrop:
     return WaitForDrop(item, stop) if stop.category is Category.NOT_OBSERVED else Keep(((item, stop),))
 
 
-def _unsafe_to_drop(record: AuthorityRecord, observation: Observation, name: str, uuid: str) -> Stop | None:
+def _unsafe_to_drop(
+    record: AuthorityRecord, observation: Observation, name: str, generation: Generation
+) -> Stop | None:
     """Return why ``name`` may not be dropped (or called absent) now, or ``None``."""
     if unread := observation.unread:
         return Stop(
@@ -201,7 +205,7 @@ def _unsafe_to_drop(record: AuthorityRecord, observation: Observation, name: str
                 Code.REPLICA_NOT_OBSERVED,
                 f"Our user doesn't see the database's tables on {alias}, so the predecessor is not proven absent.",
             )
-        if table is not None and table.uuid != uuid:
+        if table is not None and table.uuid not in generation.uuids:
             return Stop(
                 Code.CLEANUP_UNSAFE,
                 f"The table under the predecessor's name on {alias} is another table. It was not dropped.",
@@ -214,7 +218,7 @@ def _unsafe_to_drop(record: AuthorityRecord, observation: Observation, name: str
                 f"The live table is missing on {alias}. The predecessor is kept.",
                 facts={"replica": alias},
             )
-        if live is not None and live.uuid == uuid:
+        if live is not None and live.uuid in generation.uuids:
             return Stop(
                 Code.CLEANUP_UNSAFE,
                 f"The predecessor is the live table on {alias}. Nothing was dropped.",
@@ -230,7 +234,10 @@ def _live_unhealthy(record: AuthorityRecord, observation: Observation) -> Stop |
     """
     for alias, facts in observation.replicas.items():
         live = facts.tables.get(record.table)
-        if live is None or live.uuid != record.desired.uuid:
+        if live is None or live.uuid not in record.desired.uuids:
+            continue
+        if isinstance(record, IndependentRecord):
+            # Nothing copies rows to it: there is no replication that could be ill.
             continue
         replication = live.replication
         if replication is None or (

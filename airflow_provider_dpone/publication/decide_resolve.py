@@ -103,7 +103,7 @@ def decide_resolution(s: Resolution) -> ResolveStep:
     """Return the one next step of ``resolve``."""
     record = s.stored.record
     match record.phase:
-        case Phase.PREPARED:
+        case Phase.LOCKED | Phase.STAGING | Phase.PREPARED:
             return Hold(
                 Stop(
                     Code.NOT_RESOLVABLE,

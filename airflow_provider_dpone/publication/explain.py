@@ -16,7 +16,12 @@ from airflow_provider_dpone.publication.classify import (
     judge,
     replica_state,
 )
-from airflow_provider_dpone.publication.decide import Situation, decide_publication, not_dispatchable
+from airflow_provider_dpone.publication.decide import (
+    Situation,
+    decide_publication,
+    not_dispatchable,
+    not_staged,
+)
 from airflow_provider_dpone.publication.explain_words import (
     NOTHING_UNDER_WAY,
     STATES,
@@ -46,8 +51,10 @@ from airflow_provider_dpone.publication.queue import (
 )
 from airflow_provider_dpone.publication.queue_report import Blocker
 from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
     AuthorityRecord,
     HostReceipt,
+    IndependentRecord,
     Phase,
     StoredRecord,
     is_rollback,
@@ -115,7 +122,7 @@ def explain(
     if changed and stop is None:
         ways = (Way.LOOK,)
     held = not (record.ended or record.published)
-    dispatched = held and record.phase is not Phase.PREPARED
+    dispatched = record.sent and held
     gone = missing_replicas(record, observation) if dispatched else ()
     if gone:
         ways = (Way.RETIRE, Way.LOOK)
@@ -180,6 +187,8 @@ def _hold(
     if record.published:
         # The proof is in the record: whether its publish task has heard of it is that task's matter.
         return None, (Way.FREE,)
+    if record.phase in STAGE_PHASES:
+        return not_staged(record), (Way.RETRY, Way.ABANDON)
     if record.phase is Phase.PREPARED:
         stop = not_dispatchable(stored, observation)
         return stop, (Way.RETRY, Way.ABANDON)
@@ -285,9 +294,9 @@ def _shown(record: AuthorityRecord, observation: Observation, alias: str, name: 
     return Shown.of(
         observation.replicas.get(alias),
         name,
-        new=record.desired.uuid,
-        old=record.predecessor.uuid if record.predecessor else None,
-        replicas=len(record.replicas),
+        new=new.uuid if (new := record.desired.on(alias)) else None,
+        old=old.uuid if (old := record.predecessor_on(alias)) else None,
+        replicas=None if isinstance(record, IndependentRecord) else len(record.replicas),
     )
 
 

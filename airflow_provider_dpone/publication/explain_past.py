@@ -6,7 +6,7 @@ control table can't be read, the tables themselves are looked at, and what reade
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_dpone.publication.classify import ReplicaState
@@ -130,7 +130,7 @@ def _kept(
     drops: Mapping[str, Mapping[str, int]],
 ) -> Iterator[Leftover]:
     for item in record.retained if record is not None else ():
-        seen = _where(observation, item.name, item.generation.uuid)
+        seen = _where(observation, item.name, item.generation.uuids)
         if seen:
             why = _why_kept(item, past, drops.get(item.name, {}), observation.server_time)
             yield Leftover(item.name, "predecessor", _bytes(seen), tuple(seen), why)
@@ -159,17 +159,17 @@ def _abandoned(
         named |= {item.name for item in record.retained}
     for past in pasts:
         for name, uuid in past.candidates:
-            seen = _where(observation, name, uuid)
+            seen = _where(observation, name, (uuid,))
             if name not in named and seen:
                 why = "its staging attempt did not end; a retry of its stage task drops it"
                 yield Leftover(name, "candidate", _bytes(seen), tuple(seen), why)
 
 
-def _where(observation: Observation, name: str, uuid: str) -> dict[str, TableFacts]:
+def _where(observation: Observation, name: str, uuids: Collection[str]) -> dict[str, TableFacts]:
     return {
         alias: table
         for alias, facts in observation.replicas.items()
-        if (table := facts.tables.get(name)) is not None and table.uuid == uuid
+        if (table := facts.tables.get(name)) is not None and table.uuid in uuids
     }
 
 

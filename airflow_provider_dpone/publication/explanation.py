@@ -115,7 +115,7 @@ class Shown:
 
     @classmethod
     def of(
-        cls, facts: ReplicaFacts | None, name: str, *, new: str | None, old: str | None, replicas: int
+        cls, facts: ReplicaFacts | None, name: str, *, new: str | None, old: str | None, replicas: int | None
     ) -> Shown:
         """Return what a replica shows under a name.
 
@@ -133,7 +133,7 @@ class Shown:
             generation_of(table.uuid, new=new, old=old),
             table.uuid,
             table.rows,
-            replication_problem(table, replicas),
+            replication_problem(table, replicas) if replicas else None,
         )
 
 

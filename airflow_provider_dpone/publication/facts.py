@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.inventory import Inventory
-from airflow_provider_dpone.publication.record import Generation, StoredRecord
+from airflow_provider_dpone.publication.record import Generation, StoredRecord, independent_generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,22 @@ class Observation:
             if (table := facts.tables.get(name)) is not None:
                 return table
         return None
+
+    @property
+    def independent(self) -> bool:
+        """Tell whether the replicas' tables are independent of each other: nothing copies rows between them."""
+        return not any(member.internal_replication for member in self.inventory.members)
+
+    def generation(self, name: str) -> Generation | None:
+        """Return what the replicas that were read show under a name; ``None`` if none of them has it.
+
+        It is no proof that every replica shows the same: that is what admission checks.
+        """
+        table = self.table(name)
+        if table is None or not self.independent:
+            return table.generation if table else None
+        shown = {alias: t.uuid for alias, f in self.replicas.items() if (t := f.tables.get(name))}
+        return independent_generation(table.engine_full, table.schema_digest, shown)
 
     def rows(self, name: str) -> int | None:
         """Return the largest row count that a replica reports for a table."""

@@ -169,7 +169,7 @@ def _why(
             return None
         for item in record.retained:
             if item.name == name:
-                if uuids != {item.generation.uuid}:
+                if not uuids <= item.generation.uuids:
                     return Why.REPLACED
                 return Why.DUE if item.drop_after <= now else None
     if candidate_parts(name) is None:
@@ -246,7 +246,8 @@ def orphan_to_drop(
             Code.TOO_MANY_RETAINED,
             f"{len(stored.record.retained)} replaced tables are still kept, so no other one can be listed.",
         )
-    return next(iter(seen.values())).generation
+    found = observation.generation(name)
+    return found if found is not None else _not_it(name, "it is not there any more")
 
 
 def kept_but_replaced(record: AuthorityRecord, observation: Observation, name: str) -> Retained | Stop:
@@ -258,7 +259,7 @@ def kept_but_replaced(record: AuthorityRecord, observation: Observation, name: s
     if item is None:
         return _not_it(name, "no kept table is listed under this name")
     seen = {alias: facts.tables.get(name) for alias, facts in observation.replicas.items()}
-    if still := [a for a, table in seen.items() if table is not None and table.uuid == item.generation.uuid]:
+    if still := [a for a, table in seen.items() if table is not None and table.uuid in item.generation.uuids]:
         return _not_it(name, f"the kept table is still there on {', '.join(still)}")
     if not any(seen.values()):
         return _not_it(name, "nothing has this name; cleanup strikes it off by itself")
@@ -270,7 +271,7 @@ def kept_but_replaced(record: AuthorityRecord, observation: Observation, name: s
 def is_kept(record: AuthorityRecord | None, name: str, uuid: str) -> bool:
     """Tell whether the record lists exactly this table, so that it need not be listed again."""
     items = record.retained if record else ()
-    return any((item.name, item.generation.uuid) == (name, uuid) for item in items)
+    return any(item.name == name and uuid in item.generation.uuids for item in items)
 
 
 def _not_it(name: str, why: str) -> Stop:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import Dependent
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
-    ContentDigest,
+    Content,
+    Generation,
+    IndependentRecord,
     Owner,
     Phase,
     Settled,
@@ -23,6 +27,13 @@ STAGE_SCHEMA: Literal["dpone.clickhouse.stage-receipt.v1"] = "dpone.clickhouse.s
 _STAGE_SCHEMAS = "dpone.clickhouse.stage-receipt."
 PUBLICATION_SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh-receipt.v1"] = (
     "dpone.clickhouse.cluster-full-refresh-receipt.v1"
+)
+
+INDEPENDENT_SCHEMA: Literal["dpone.clickhouse.cluster-external-full-refresh-receipt.v1"] = (
+    "dpone.clickhouse.cluster-external-full-refresh-receipt.v1"
+)
+INDEPENDENT_STAGE_SCHEMA: Literal["dpone.clickhouse.stage-receipt.external.v1"] = (
+    "dpone.clickhouse.stage-receipt.external.v1"
 )
 
 MAX_DEPENDENTS = 50
@@ -44,7 +55,7 @@ class StageReceipt:
 
     __pydantic_config__ = _STRICT
 
-    schema: Literal["dpone.clickhouse.stage-receipt.v1"]
+    schema: Literal["dpone.clickhouse.stage-receipt.v1", "dpone.clickhouse.stage-receipt.external.v1"]
     operation_id: str
     cluster: str
     database: str
@@ -54,7 +65,7 @@ class StageReceipt:
     candidate_uuid: str
     rows: int
     bytes: int
-    content: ContentDigest
+    content: Content
     live_rows: int | None
     replicas: tuple[str, ...]
     schema_difference: tuple[str, ...] = ()
@@ -117,7 +128,10 @@ class PublicationReceipt:
 
     __pydantic_config__ = _STRICT
 
-    schema: Literal["dpone.clickhouse.cluster-full-refresh-receipt.v1"]
+    schema: Literal[
+        "dpone.clickhouse.cluster-full-refresh-receipt.v1",
+        "dpone.clickhouse.cluster-external-full-refresh-receipt.v1",
+    ]
     state: Phase
     operation_id: str
     authority_id: str
@@ -130,7 +144,7 @@ class PublicationReceipt:
     entry: str | None
     rows: int
     bytes: int
-    content: ContentDigest
+    content: Content
     plan_digest: str
     order_key: str | None
     prepared_at: int
@@ -141,6 +155,20 @@ class PublicationReceipt:
     warnings: tuple[str, ...] = ()
     replayed: bool = False
     retired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentReceipt(PublicationReceipt):
+    """The same for tables that are independent on every replica: each has a UUID of its own.
+
+    :ivar artifact: what every replica was loaded from.
+    :ivar baseline: the content that the replaced tables had on every replica; ``None`` where there was none.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    artifact: Artifact | None = None
+    baseline: CanonicalDigest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +202,16 @@ def publication_receipt(
     if publication.receipt is None and not record.disarmed:
         raise ValueError("a committed record holds its terminal receipt")
     codes = {host.alias: host.exception_code for host in publication.receipt or ()}
-    old = record.predecessor.uuid if record.predecessor else None
-    new = record.desired.uuid
     gone = record.phase is not Phase.COMMITTED and all(r.name != record.candidate for r in record.retained)
-    after = Names(target=new, candidate=None if gone else old)
-    return PublicationReceipt(
-        schema=PUBLICATION_SCHEMA,
+    kind: Callable[..., PublicationReceipt] = partial(PublicationReceipt, schema=PUBLICATION_SCHEMA)
+    if isinstance(record, IndependentRecord):
+        kind = partial(
+            IndependentReceipt,
+            schema=INDEPENDENT_SCHEMA,
+            artifact=record.artifact,
+            baseline=record.baseline,
+        )
+    return kind(
         state=record.phase,
         operation_id=record.operation_id,
         authority_id=record.authority_id,
@@ -200,8 +232,11 @@ def publication_receipt(
         replicas=tuple(
             ReplicaReceipt(
                 alias=alias,
-                before=Names(target=old, candidate=new),
-                after=after,
+                before=Names(target=_uuid(record.predecessor, alias), candidate=_uuid(record.desired, alias)),
+                after=Names(
+                    target=_uuid(record.desired, alias),
+                    candidate=None if gone else _uuid(record.predecessor, alias),
+                ),
                 queue=_queue_word(codes.get(alias)),
                 exception_code=codes.get(alias),
                 rows=record.content.rows,
@@ -215,6 +250,11 @@ def publication_receipt(
         replayed=replayed,
         retired=tuple(replica.alias for replica in record.retired),
     )
+
+
+def _uuid(generation: Generation | None, alias: str) -> str | None:
+    table = generation.on(alias) if generation else None
+    return table.uuid if table else None
 
 
 def _queue_word(exception_code: int | None) -> str:
@@ -308,7 +348,8 @@ def _is_newer(value: object) -> bool:
     """Tell whether it is a stage receipt with a schema or with fields that this release doesn't know."""
     match value:
         case {"schema": str() as schema, **rest} if schema.startswith(_STAGE_SCHEMAS):
-            return schema != STAGE_SCHEMA or not rest.keys() <= {field.name for field in fields(StageReceipt)}
+            known = {field.name for field in fields(StageReceipt)}
+            return schema not in (STAGE_SCHEMA, INDEPENDENT_STAGE_SCHEMA) or not rest.keys() <= known
         case _:
             return False
 
@@ -318,6 +359,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     return {
         STAGE_SCHEMA: TypeAdapter(StageReceipt).json_schema(mode="serialization"),
         PUBLICATION_SCHEMA: TypeAdapter(PublicationReceipt).json_schema(mode="serialization"),
+        INDEPENDENT_SCHEMA: TypeAdapter(IndependentReceipt).json_schema(mode="serialization"),
         "dpone.clickhouse.settled-receipt.v1": TypeAdapter(SettledReceipt).json_schema(mode="serialization"),
     }
 

@@ -7,18 +7,28 @@ alone otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeAlias
+from uuid import UUID
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from airflow_provider_dpone.publication.artifact import Artifact
 from airflow_provider_dpone.publication.canonical import canonical_json, digest, sha256_hex
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.identity import OPERATOR, ROLLBACK
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 
 SCHEMA: Literal["dpone.clickhouse.cluster-full-refresh.v1"] = "dpone.clickhouse.cluster-full-refresh.v1"
+"""The record of tables that replicate themselves."""
+
+INDEPENDENT_SCHEMA: Literal["dpone.clickhouse.cluster-external-full-refresh.v1"] = (
+    "dpone.clickhouse.cluster-external-full-refresh.v1"
+)
+"""The record of tables that are independent of each other on every replica."""
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Bound of the payload. Keeper takes about 1 MB; a record is a few KB."""
@@ -39,6 +49,8 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 class Phase(StrEnum):
     """Where an operation stands. ``END_PHASES`` admit the next operation.
 
+    LOCKED: the target's slot is fenced before the source is read. Independent tables only, as STAGING is.
+    STAGING: the artifact is sealed and bound; the replicas are loaded from it, each by itself.
     PREPARED: the candidate is proven; no statement was dispatched under this epoch.
     DISPATCHING: a permit for the one statement was claimed; its queue entry is not bound yet.
     BOUND: the one queue entry is known by name.
@@ -49,6 +61,8 @@ class Phase(StrEnum):
     ABORTED: given up before anything was dispatched, or resolved as not published.
     """
 
+    LOCKED = "LOCKED"
+    STAGING = "STAGING"
     PREPARED = "PREPARED"
     DISPATCHING = "DISPATCHING"
     BOUND = "BOUND"
@@ -60,6 +74,12 @@ class Phase(StrEnum):
 
 
 END_PHASES = frozenset({Phase.COMPLETED, Phase.COMPLETED_RETAINING, Phase.ABORTED})
+STAGE_PHASES = frozenset({Phase.LOCKED, Phase.STAGING})
+"""Phases in which independent replicas are being staged; nothing can be dispatched."""
+
+UNSENT_PHASES = STAGE_PHASES | {Phase.PREPARED}
+"""Phases before the one statement: a later run of the same publication may supersede the operation."""
+
 DROP_PHASES = END_PHASES | {Phase.PREPARED}
 """Phases in which listed tables may be dropped: no statement that names one of them can be on its way."""
 
@@ -82,6 +102,76 @@ class Generation:
     zookeeper_name: str
     zookeeper_path: str
 
+    def on(self, alias: str) -> Generation | None:
+        """Return the table object that a replica holds; ``None`` where it has none."""
+        return self
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of all its tables."""
+        return frozenset({self.uuid})
+
+    def renamed(self, aliases: Mapping[str, str]) -> Generation:
+        """Return it with the aliases that its replicas have now.
+
+        :param aliases: alias then -> alias now; a replica that is not there is gone.
+        """
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTable:
+    """The table that one replica holds of a generation."""
+
+    __pydantic_config__ = _STRICT
+
+    alias: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentGeneration(Generation):
+    """One generation of independent tables: the same definition and content, another table on every replica.
+
+    ``uuid`` names the generation itself and is no table's: it follows from theirs. ``zookeeper_name`` and
+    ``zookeeper_path`` are empty.
+
+    :ivar tables: of those replicas that hold it.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    tables: tuple[ReplicaTable, ...] = ()
+
+    def on(self, alias: str) -> Generation | None:
+        """Return the table object that a replica holds; ``None`` where it has none."""
+        for table in self.tables:
+            if table.alias == alias:
+                return Generation(table.uuid, self.engine_full, self.schema_digest, "", "")
+        return None
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of all its tables."""
+        return frozenset(table.uuid for table in self.tables)
+
+    def renamed(self, aliases: Mapping[str, str]) -> IndependentGeneration:
+        """Return it with the aliases that its replicas have now."""
+        tables = tuple(ReplicaTable(aliases[t.alias], t.uuid) for t in self.tables if t.alias in aliases)
+        return replace(self, tables=tables)
+
+
+def independent_generation(
+    engine_full: str, schema_digest: str, tables: Mapping[str, str]
+) -> IndependentGeneration:
+    """Return the generation of independent tables. Its own identity follows from theirs.
+
+    :param tables: alias -> UUID.
+    """
+    derived = UUID(hex=digest("dpone/generation.v1", sorted(tables.values()))[:32], version=5)
+    held = tuple(ReplicaTable(alias, uuid) for alias, uuid in tables.items())
+    return IndependentGeneration(str(derived), engine_full, schema_digest, "", "", held)
+
 
 @dataclass(frozen=True, slots=True)
 class ContentDigest:
@@ -95,6 +185,10 @@ class ContentDigest:
     rows: int
     city: str
     xxh3: str
+
+
+Content: TypeAlias = ContentDigest | CanonicalDigest
+"""What a table holds, as the publication compares it between replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +254,15 @@ class Retained:
 
 
 @dataclass(frozen=True, slots=True)
+class IndependentRetained(Retained):
+    """As :class:`Retained`, where every replica has a table of its own under the name, or none."""
+
+    __pydantic_config__ = _STRICT
+
+    generation: IndependentGeneration
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """How an earlier operation on this target ended."""
 
@@ -191,9 +294,36 @@ class Retired:
     at: int
 
 
+@unique
+class StageState(StrEnum):
+    """How far one independent replica is staged.
+
+    CLAIMED: its attempt is claimed: the table may exist, and may hold anything.
+    VERIFIED: the attempt's table was proven to hold exactly the desired content; its rename may be on its way.
+    READY: it was seen under the candidate's name.
+    """
+
+    CLAIMED = "CLAIMED"
+    VERIFIED = "VERIFIED"
+    READY = "READY"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStage:
+    """The staging attempt on one independent replica. Its name and UUID are its own for ever."""
+
+    __pydantic_config__ = _STRICT
+
+    alias: str
+    attempt_id: str
+    name: str
+    uuid: str
+    state: StageState
+
+
 @dataclass(frozen=True, slots=True)
 class AuthorityRecord:
-    """Everything that decides about one target, in one row.
+    """Everything that decides about one target, in one row. Stored as one of its two kinds.
 
     Times are seconds since the epoch on the server's clock. ``predecessor`` is ``None`` where the
     target was absent. ``plan_digest`` covers source, target, structure and mode, and is kept apart
@@ -229,7 +359,7 @@ class AuthorityRecord:
     desired: Generation
     candidate: str
     attempt_id: str
-    content: ContentDigest
+    content: Content
     staged_bytes: int
     live_rows: int | None
     dependents: tuple[str, ...]
@@ -266,6 +396,23 @@ class AuthorityRecord:
         """Tell whether this operation's data is proven live."""
         return self.phase in PUBLISHED_PHASES
 
+    @property
+    def sent(self) -> bool:
+        """Tell whether the one statement may have left: a permit for it was claimed."""
+        return self.phase not in UNSENT_PHASES and not self.ended
+
+    def predecessor_on(self, alias: str) -> Generation | None:
+        """Return the table that a replica had live before; ``None`` where the target was absent."""
+        return self.predecessor.on(alias) if self.predecessor else None
+
+    def keep(self, name: str, generation: Generation, *, drop_after: int) -> Retained:
+        """Return the entry that lists a table of this operation."""
+        return Retained(name, generation, drop_after, self.operation_id)
+
+    def left(self) -> tuple[tuple[str, Generation], ...]:
+        """Return the tables that the operation leaves where it is given up before it is dispatched."""
+        return ((self.candidate, self.desired),)
+
     def find_settled(self, operation_id: str) -> Settled | None:
         """Return how an earlier operation ended, if the record still remembers it."""
         return next((s for s in self.settled if s.operation_id == operation_id), None)
@@ -280,7 +427,7 @@ class AuthorityRecord:
             return self.settled
         own = Settled(
             operation_id=self.operation_id,
-            outcome=Phase.ABORTED if self.phase is Phase.PREPARED else self.phase,
+            outcome=Phase.ABORTED if self.phase in UNSENT_PHASES else self.phase,
             epoch=self.dispatch_epoch,
             at=self.changed_at,
             rows=self.content.rows,
@@ -288,9 +435,82 @@ class AuthorityRecord:
         )
         return (*self.settled, own)[-MAX_SETTLED:]
 
-    def moved(self, **changes: Any) -> AuthorityRecord:
+    def moved(self, **changes: Any) -> Self:
         """Return a copy with ``changes``."""
         return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedRecord(AuthorityRecord):
+    """The record of tables that replicate themselves: one table, which all replicas share."""
+
+    __pydantic_config__ = _STRICT
+
+    content: ContentDigest
+
+
+NOT_SEALED = CanonicalDigest(0, "")
+"""The content of an operation whose artifact is not sealed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentRecord(AuthorityRecord):
+    """The record of independent tables. Until it is PREPARED, it also says how far each replica is staged.
+
+    :ivar artifact: what every replica is loaded from; from STAGING on.
+    :ivar extract: the private table into which the source is read once, on one replica.
+    :ivar stages: the attempts of the replicas; the others have none yet.
+    :ivar baseline: the content that every replica's live table had when the artifact was bound.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    predecessor: IndependentGeneration | None
+    desired: IndependentGeneration
+    content: CanonicalDigest
+    retained: tuple[IndependentRetained, ...] = ()
+    artifact: Artifact | None = None
+    extract: ReplicaStage | None = None
+    stages: tuple[ReplicaStage, ...] = ()
+    baseline: CanonicalDigest | None = None
+
+    def stage_of(self, alias: str) -> ReplicaStage | None:
+        """Return a replica's attempt, if it has one."""
+        return next((stage for stage in self.stages if stage.alias == alias), None)
+
+    def keep(self, name: str, generation: Generation, *, drop_after: int) -> IndependentRetained:
+        """Return the entry that lists tables of this operation.
+
+        :raises TypeError: the generation is not one of independent tables.
+        """
+        if not isinstance(generation, IndependentGeneration):
+            raise TypeError("a record of independent tables keeps independent tables")
+        return IndependentRetained(name, generation, drop_after, self.operation_id)
+
+    def attempt_table(self, stage: ReplicaStage) -> IndependentGeneration:
+        """Return the one table of an attempt."""
+        return independent_generation(
+            self.desired.engine_full, self.desired.schema_digest, {stage.alias: stage.uuid}
+        )
+
+    def left(self) -> tuple[tuple[str, IndependentGeneration], ...]:
+        """Return the tables that the operation leaves where it is given up before it is dispatched.
+
+        A verified table has its private name or the candidate's: its rename may be on its way.
+        """
+        if self.phase not in STAGE_PHASES:
+            return ((self.candidate, self.desired),)
+        attempts = [*self.stages, *([self.extract] if self.extract else [])]
+        private = [
+            (stage.name, self.attempt_table(stage))
+            for stage in attempts
+            if stage.state is not StageState.READY
+        ]
+        proven = {stage.alias: stage.uuid for stage in self.stages if stage.state is not StageState.CLAIMED}
+        if not proven:
+            return tuple(private)
+        held = independent_generation(self.desired.engine_full, self.desired.schema_digest, proven)
+        return (*private, (self.candidate, held))
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +545,28 @@ class _Payload:
     __pydantic_config__ = _STRICT
 
     schema: Literal["dpone.clickhouse.cluster-full-refresh.v1"]
-    record: AuthorityRecord
+    record: ReplicatedRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _IndependentPayload:
+    __pydantic_config__ = _STRICT
+
+    schema: Literal["dpone.clickhouse.cluster-external-full-refresh.v1"]
+    record: IndependentRecord
+
+
+_AnyPayload: TypeAlias = Annotated[_Payload | _IndependentPayload, Field(discriminator="schema")]
+
+
+def _wrapped(record: AuthorityRecord) -> _Payload | _IndependentPayload:
+    match record:
+        case ReplicatedRecord():
+            return _Payload(SCHEMA, record)
+        case IndependentRecord():
+            return _IndependentPayload(INDEPENDENT_SCHEMA, record)
+        case _:
+            raise TypeError("a record is stored as one of its two kinds")
 
 
 def encode(record: AuthorityRecord, write_id: str) -> Row:
@@ -333,7 +574,7 @@ def encode(record: AuthorityRecord, write_id: str) -> Row:
 
     :raises Stopped: ``RECORD_TOO_LARGE``.
     """
-    body = _payload_adapter().dump_python(_Payload(SCHEMA, record), mode="json")
+    body = _payload_adapter().dump_python(_wrapped(record), mode="json")
     payload = canonical_json(body)
     if len(payload.encode()) > MAX_PAYLOAD_BYTES:
         raise Stopped(
@@ -368,14 +609,15 @@ def decode(row: Row) -> AuthorityRecord:
         payload = _payload_adapter().validate_json(row.payload)
     except ValidationError as error:
         schema = _schema_of(row.payload)
-        if schema is not None and schema != SCHEMA:
+        if schema is not None and schema not in (SCHEMA, INDEPENDENT_SCHEMA):
             raise Stopped(
                 Stop(
                     Code.RECORD_NEWER,
                     f"The target's record has the schema {schema!r}, which this release doesn't know.",
                 )
             ) from None
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        # The first part is the schema, by which the kind of record was chosen.
+        where = ".".join(str(part) for part in error.errors()[0]["loc"][1:])
         raise _invalid(row, f"the field {where!r} is not as expected") from None
     record = payload.record
     columns = (row.target_key, row.operation_id, row.fence_token, row.phase, row.dispatch_epoch)
@@ -388,6 +630,8 @@ def decode(row: Row) -> AuthorityRecord:
     )
     if columns != inside:
         raise _invalid(row, "its columns and its payload disagree")
+    if record.phase in STAGE_PHASES and not isinstance(record, IndependentRecord):
+        raise _invalid(row, "only independent tables are staged in the record")
     return record
 
 
@@ -396,9 +640,12 @@ def is_rollback(owner: Owner) -> bool:
     return (owner.dag_id, owner.task_id) == (OPERATOR, ROLLBACK)
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the payload, as docs/schemas publishes it."""
-    return _payload_adapter().json_schema(mode="serialization")
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schemas of the payloads by their schema names, as docs/schemas publishes them."""
+    return {
+        SCHEMA: TypeAdapter(_Payload).json_schema(mode="serialization"),
+        INDEPENDENT_SCHEMA: TypeAdapter(_IndependentPayload).json_schema(mode="serialization"),
+    }
 
 
 def new_fence_token(operation_id: str, nonce: str) -> str:
@@ -407,8 +654,8 @@ def new_fence_token(operation_id: str, nonce: str) -> str:
 
 
 @cache
-def _payload_adapter() -> TypeAdapter[_Payload]:
-    return TypeAdapter(_Payload)
+def _payload_adapter() -> TypeAdapter[_Payload | _IndependentPayload]:
+    return TypeAdapter(_AnyPayload)
 
 
 def _schema_of(payload: str) -> str | None:

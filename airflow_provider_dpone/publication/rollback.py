@@ -7,6 +7,7 @@ follows from the operation it undoes, so that the same command run again goes on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,7 +19,7 @@ from airflow_provider_dpone.publication.record import (
     MAX_SETTLED,
     PUBLISHED_PHASES,
     AuthorityRecord,
-    ContentDigest,
+    Content,
     Generation,
     Owner,
     Phase,
@@ -87,9 +88,11 @@ def decide_rollback(stored: StoredRecord, observation: Observation, operation: s
     ids = [rollback_id(record.target_key, undone, attempt) for attempt in range(MAX_SETTLED + 2)]
     # What was listed last under an operation's name is what it replaced; before that come candidates of its
     # earlier tries, which nobody ever read.
-    kept = [r for r in reversed(record.retained) if r.operation_id in (undone, *ids) and r.generation != live]
+    listed = (r for r in reversed(record.retained) if r.operation_id in (undone, *ids))
+    kept = [r for r in listed if r.generation.uuids != live.uuids]
     if record.operation_id == undone:
-        kept = [r for r in kept if r.generation == record.predecessor]
+        before = record.predecessor.uuids if record.predecessor else None
+        kept = [r for r in kept if r.generation.uuids == before]
     item = kept[0] if kept else None
     if item is None:
         return _refused(record, "nothing that it replaced is kept any more", _NO_WAY_BACK)
@@ -116,7 +119,7 @@ def prepared(
     stored: StoredRecord,
     step: Prepare,
     observation: Observation,
-    content: ContentDigest,
+    content: Content,
     dependents: tuple[str, ...],
     nonce: str,
 ) -> AuthorityRecord:
@@ -126,7 +129,8 @@ def prepared(
     candidate = observation.table(step.item.name)
     parts = candidate_parts(step.item.name)
     now = observation.server_time
-    return AuthorityRecord(
+    make: Callable[..., AuthorityRecord] = type(record)
+    return make(
         authority_id=record.authority_id,
         target_key=record.target_key,
         cluster=record.cluster,
@@ -191,9 +195,17 @@ def _live(record: AuthorityRecord, observation: Observation, undone: str) -> Gen
     if not published:
         return _refused(record, "it was not published, so there is nothing to undo", "Nothing to do.")
     tables = [facts.tables.get(record.table) for facts in observation.replicas.values()]
-    generations = {table.generation if table else None for table in tables}
-    live = generations.pop() if len(generations) == 1 else None
-    if live is None or live.uuid != uuid or (record.operation_id == undone and live != record.desired):
+    live = observation.generation(record.table)
+    alike = live is not None and all(
+        table is not None and table.generation == live.on(alias)
+        for alias, table in zip(observation.replicas, tables, strict=True)
+    )
+    if (
+        live is None
+        or not alike
+        or live.uuid != uuid
+        or (record.operation_id == undone and live != record.desired)
+    ):
         return Stop(
             Code.GENERATION_UNKNOWN,
             f"{record.database}.{record.table}: what is live is not what operation {undone[:16]} published, on "
@@ -211,7 +223,7 @@ def _not_admitted(record: AuthorityRecord, observation: Observation, item: Retai
     if stop := admit_target(observation, item.name, authority_id=record.authority_id):
         return stop
     tables = {alias: facts.tables.get(item.name) for alias, facts in observation.replicas.items()}
-    wrong = [a for a, table in tables.items() if table is None or table.generation != item.generation]
+    wrong = [a for a, table in tables.items() if table is None or table.generation != item.generation.on(a)]
     if not wrong:
         return None
     return Stop(

@@ -18,8 +18,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from airflow_provider_dpone.publication.canonical import Json, canonical_json
 from airflow_provider_dpone.publication.classify import ReplicaState
-from airflow_provider_dpone.publication.receipt import Names, PublicationReceipt
-from airflow_provider_dpone.publication.record import ContentDigest, Owner, Phase
+from airflow_provider_dpone.publication.receipt import IndependentReceipt, Names, PublicationReceipt
+from airflow_provider_dpone.publication.record import Content, Owner, Phase
 from airflow_provider_dpone.publication.stop import Category
 
 _STRICT: Final = ConfigDict(strict=True, extra="forbid")
@@ -168,7 +168,7 @@ class Staged:
     rows: int
     bytes: int
     source_rows: int | None
-    content: ContentDigest
+    content: Content
     replicas: tuple[str, ...]
 
     @property
@@ -387,7 +387,7 @@ class StoredReceipt:
     kind: ClassVar[str] = "receipt"
 
     version: int
-    receipt: PublicationReceipt
+    receipt: PublicationReceipt | IndependentReceipt
 
     @property
     def mark(self) -> Mark:

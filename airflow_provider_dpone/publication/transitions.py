@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from airflow_provider_dpone.publication.identity import correlation_token, parked_name
 from airflow_provider_dpone.publication.record import (
     DROP_PHASES,
     END_PHASES,
+    UNSENT_PHASES,
     AuthorityRecord,
     Dispatch,
     HostReceipt,
@@ -17,6 +20,8 @@ from airflow_provider_dpone.publication.record import (
     encode,
     new_fence_token,
 )
+
+R = TypeVar("R", bound=AuthorityRecord)
 
 KEEP_PARKED = 24 * 3600
 """How many seconds a parked candidate is kept at least."""
@@ -144,6 +149,8 @@ def retired(
     return record.moved(
         replicas=tuple(present.values()),
         servers=tuple(servers[alias] for alias in present),
+        predecessor=record.predecessor.renamed(present) if record.predecessor else None,
+        desired=record.desired.renamed(present),
         inventory_digest=inventory_digest,
         publication=_of_those_left(record.publication, present),
         disarm=_of_those_left(record.disarm, present),
@@ -152,20 +159,31 @@ def retired(
     )
 
 
-def aborted(record: AuthorityRecord, *, now: int) -> AuthorityRecord:
-    """PREPARED -> ABORTED: no permit for the candidate can ever be claimed, so it is listed for a drop."""
-    _require(record, Phase.PREPARED)
+def aborted(record: R, *, now: int) -> R:
+    """Not dispatched -> ABORTED: no permit for the candidate can ever be claimed, so all is listed for a drop."""
+    _require(record, *UNSENT_PHASES)
     return record.moved(phase=Phase.ABORTED, retained=kept(record, drop_after=now), changed_at=now)
 
 
 def kept(record: AuthorityRecord, *, drop_after: int) -> tuple[Retained, ...]:
-    """Return the retained tables with the candidate of a never dispatched record added.
+    """Return the retained tables with those added that a never dispatched record leaves.
 
-    Admission has left room for it: no kept table is ever forgotten.
+    Admission has left room for them: no kept table is ever forgotten.
     """
     drop_after = max(drop_after, record.keep_until or 0)
-    candidate = Retained(record.candidate, record.desired, drop_after, record.operation_id)
-    return (*record.retained, candidate)
+    known = {item.name for item in record.retained}
+    left = (record.keep(name, table, drop_after=drop_after) for name, table in record.left())
+    return (*record.retained, *(item for item in left if item.name not in known))
+
+
+def inherited(before: AuthorityRecord | None, *, now: int) -> tuple[Any, ...]:
+    """Return the retained tables for the record of an operation that follows ``before``.
+
+    What an operation leaves that was never dispatched, and that is superseded now, is among them.
+    """
+    if before is None:
+        return ()
+    return kept(before, drop_after=now) if before.phase in UNSENT_PHASES else before.retained
 
 
 def require_room(record: AuthorityRecord) -> None:
@@ -191,10 +209,12 @@ def retaining(record: AuthorityRecord, *, drop_after: int, now: int) -> Authorit
     if record.predecessor is None:
         phase = Phase.COMPLETED_RETAINING if record.retained else Phase.COMPLETED
         return record.moved(phase=phase, changed_at=now)
-    predecessor = Retained(record.candidate, record.predecessor, drop_after, record.operation_id)
     return record.moved(
         phase=Phase.COMPLETED_RETAINING,
-        retained=(*record.retained, predecessor),
+        retained=(
+            *record.retained,
+            record.keep(record.candidate, record.predecessor, drop_after=drop_after),
+        ),
         changed_at=now,
     )
 
@@ -230,7 +250,7 @@ def dropping(record: AuthorityRecord, name: str, *, nonce: str, now: int) -> Aut
     epoch = record.dispatch_epoch + 1
     item = _retained(record, name)
     drop = Dispatch(correlation_token(item.operation_id, "drop", epoch, nonce), epoch)
-    changed = Retained(item.name, item.generation, item.drop_after, item.operation_id, drop)
+    changed = replace(item, drop=drop)
     return record.moved(
         dispatch_epoch=epoch,
         retained=tuple(changed if r.name == name else r for r in record.retained),

@@ -9,7 +9,12 @@ from airflow_provider_dpone.publication.decide_resolve import ResolveStep
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts
 from airflow_provider_dpone.publication.queue import QueueState, Running, Terminal, Unreadable
 from airflow_provider_dpone.publication.receipt import Names
-from airflow_provider_dpone.publication.record import AuthorityRecord, Generation, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    UNSENT_PHASES,
+    AuthorityRecord,
+    Generation,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.stop import Stop
 from airflow_provider_dpone.publication.trail import (
     Admission,
@@ -165,8 +170,10 @@ def admission_warnings(slot: Slot, dependents: int, *, order_key: str | None) ->
     record = slot.stored.record if slot.stored else None
     if record is None:
         return tuple(found)
-    if record.phase is Phase.PREPARED:
-        found.append(f"operation {record.operation_id[:16]}, prepared and never sent, is superseded")
+    if record.phase in UNSENT_PHASES:
+        found.append(
+            f"operation {record.operation_id[:16]}, {record.phase.lower()} and never sent, is superseded"
+        )
     published = record.published_order_key
     if order_key is not None and published is not None and order_key < published:
         found.append("the data is older than what is published")

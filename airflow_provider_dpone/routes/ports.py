@@ -6,18 +6,21 @@ one call to the outside and never repeats it. Errors arrive as :class:`Stopped`,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Dependent, Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.queue_report import QueueReport
-from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
+from airflow_provider_dpone.publication.record import AuthorityRecord, ReplicaStage, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
+from airflow_provider_dpone.publication.stop import Stopped
 from airflow_provider_dpone.publication.trail import Body, Entry
 
 
@@ -218,6 +221,90 @@ class Staging(Protocol):
 
     def drop(self, attempt: Attempt) -> None:
         """Drop a candidate that the rule for drops allows to be dropped. Sent once, not waited for."""
+
+
+class ReplicaStaging(Protocol):
+    """Stages independent tables: the source is sealed once, and every replica is loaded from that by itself.
+
+    Every method that changes something is one call to one replica, sent once and never repeated.
+    """
+
+    def quoted(self, name: str) -> str:
+        """Return the target's database and ``name``, quoted for SQL."""
+
+    def plan(self, observation: Observation) -> StagePlan:
+        """Fix structure, column mapping and grants, and prove that each direct connection leads to its replica.
+
+        Reads no row of the source, changes nothing.
+
+        :raises Stopped: everything that can be refused before the source is read.
+        """
+
+    def create(self, plan: StagePlan, stage: ReplicaStage, *, authority_id: str, operation_id: str) -> None:
+        """Create the attempt's table on its replica, under the attempt's name and UUID.
+
+        :raises Stopped: ``STAGING_FAILED``; ``STAGING_UNKNOWN``: it may still be created.
+        """
+
+    def check_created(
+        self, plan: StagePlan, stage: ReplicaStage, name: str, observation: Observation
+    ) -> None:
+        """Compare the attempt's table, which has ``name`` now, with the plan, clause by clause.
+
+        :raises Stopped: ``CANDIDATE_DIFFERS``.
+        """
+
+    def extract(self, plan: StagePlan, stage: ReplicaStage) -> Loaded:
+        """Read the source into the attempt's table, in one request.
+
+        :raises Stopped: as :meth:`Staging.load`.
+        """
+
+    def seal(self, plan: StagePlan, stage: ReplicaStage, rows: int, *, target_key: str) -> Artifact:
+        """Store what the attempt's table holds as an immutable artifact.
+
+        :raises Stopped: ``SOURCE_TOO_LARGE``, ``ROWS_DISAGREE``; the artifact store or the replica failed.
+        """
+
+    def sealed(self, artifact: Artifact, *, target_key: str) -> bool:
+        """Tell whether the store still holds the artifact."""
+
+    def load(self, plan: StagePlan, stage: ReplicaStage, artifact: Artifact, *, target_key: str) -> None:
+        """Load the artifact into the attempt's table, in one request.
+
+        :raises Stopped: ``ROWS_DISAGREE``, ``STAGING_FAILED``, and what a damaged artifact raises: the load has
+            ended; ``STAGING_UNKNOWN``: it may still be running.
+        """
+
+    def settle(self, stage: ReplicaStage) -> None:
+        """End what an earlier try may have left running on the attempt's table, and wait for its end.
+
+        :raises Stopped: ``STAGING_UNKNOWN``: it is not proven to have ended.
+        """
+
+    def content(self, name: str, alias: str) -> CanonicalDigest:
+        """Compute the canonical content of a table on one replica.
+
+        :raises Stopped: it can't be read there.
+        """
+
+    def promote(self, stage: ReplicaStage, candidate: str) -> None:
+        """Give the attempt's table the candidate's name. A lost reply is no error: a look tells.
+
+        :raises Stopped: it was surely not done.
+        """
+
+    def drop(self, stage: ReplicaStage) -> None:
+        """Drop the attempt's private table, as the rule for drops allows. Sent once, not waited for."""
+
+    def sweep(self, keep: Artifact | None, *, target_key: str) -> None:
+        """Remove the target's artifacts that nothing needs any more. Never raises."""
+
+    def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> Sequence[Stopped | None]:
+        """Run tasks, one for each replica, as many at once as are allowed, each to its end.
+
+        :returns: what each stopped with, in their order.
+        """
 
 
 @dataclass(frozen=True, slots=True)

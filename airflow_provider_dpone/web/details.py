@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_provider_dpone.clickhouse.errors import told_code
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.record import (
     PUBLISHED_PHASES,
     AuthorityRecord,
+    ContentDigest,
     Phase,
     is_rollback,
 )
@@ -112,9 +114,12 @@ def _data(found: Recorded) -> Iterator[Detail]:
         if found.staged.source_rows is not None:
             yield Detail("Rows the source gave", f"{found.staged.source_rows:,}")
         yield Detail("Bytes", f"{found.staged.bytes:,}")
-        content = found.staged.content
-        yield Detail("Digest (city)", content.city, code=True)
-        yield Detail("Digest (xxh3)", content.xxh3, code=True)
+        match found.staged.content:
+            case ContentDigest(city=city, xxh3=xxh3):
+                yield Detail("Digest (city)", city, code=True)
+                yield Detail("Digest (xxh3)", xxh3, code=True)
+            case CanonicalDigest(sha256=digest):
+                yield Detail("Digest (sum of SHA-256)", digest, code=True)
     if found.admission is not None and found.admission.live_rows is not None:
         yield Detail("Live rows at admission", f"{found.admission.live_rows:,}")
 

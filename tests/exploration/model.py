@@ -20,6 +20,7 @@ from airflow_provider_dpone.publication.record import (
     Generation,
     Owner,
     Phase,
+    ReplicatedRecord,
     Row,
     StoredRecord,
     encode,
@@ -128,7 +129,7 @@ class Model:
 
     def _prepared(self) -> AuthorityRecord:
         identity = TaskIdentity("airflow", "dag", "run", "stage", -1, "0")
-        return AuthorityRecord(
+        return ReplicatedRecord(
             authority_id=AUTHORITY,
             target_key=KEY,
             cluster=TARGET.cluster,

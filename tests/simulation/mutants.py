@@ -244,7 +244,7 @@ def ignore_what_moved_while_staging() -> Iterator[None]:
     real = stage._Stage._prepare
 
     def prepare(self: Any, seen: Any, loaded: Any, content: Any) -> Any:
-        live = common.generation(seen, self.site.target.table)
+        live = seen.generation(self.site.target.table)
         slot = Slot(seen.record, live, None)
         self.new = replace(self.new, slot=slot)
         return real(self, seen, loaded, content)

@@ -20,7 +20,7 @@ from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.identity import TaskIdentity, candidate_parts
 from airflow_provider_dpone.publication.orphans import FoundTable, Orphan, Why, find_orphans
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
-from airflow_provider_dpone.publication.record import Owner, Phase, decode, is_rollback
+from airflow_provider_dpone.publication.record import ContentDigest, Owner, Phase, decode, is_rollback
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import CandidateIntent
@@ -658,7 +658,9 @@ class History:
             receipt,
             uuid=staged.candidate_uuid,
             rows=staged.rows,
-            content=staged.content.city,
+            content=staged.content.city
+            if isinstance(staged.content, ContentDigest)
+            else staged.content.sha256,
         )
 
     def _judge_end(self) -> None:

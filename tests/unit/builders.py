@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.record import (
     HostReceipt,
     Owner,
     Phase,
+    ReplicatedRecord,
     StoredRecord,
 )
 from airflow_provider_dpone.publication.statement import Exchange, Statement
@@ -95,7 +96,7 @@ def generation(uuid: str) -> Generation:
 def record(replicas: int = 2, **changes: Any) -> AuthorityRecord:
     """A prepared operation over an existing target."""
     members = inventory(replicas)
-    prepared = AuthorityRecord(
+    prepared = ReplicatedRecord(
         authority_id=AUTHORITY,
         target_key=KEY,
         cluster="analytics",

@@ -17,7 +17,7 @@ from airflow_provider_dpone.publication.record import (
     Row,
     decode,
     encode,
-    json_schema,
+    json_schemas,
 )
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from tests.unit.builders import in_phase, record
@@ -125,4 +125,4 @@ def test_the_same_operation_does_not_follow_itself() -> None:
 
 def test_the_published_schema_is_the_one_in_the_docs() -> None:
     docs = Path(__file__).parents[2] / "docs" / "schemas" / "cluster-full-refresh.v1.json"
-    assert json.loads(docs.read_text()) == json_schema()
+    assert json.loads(docs.read_text()) == json_schemas()[SCHEMA]

@@ -5,6 +5,7 @@ is decided here is in which order the ports are called and what is written down 
 command line and the simulator run this same code.
 """
 
+from airflow_provider_dpone.routes.cluster_refresh._admit import StageRequest
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import CleanedUp, CleanupRequest, cleanup
 from airflow_provider_dpone.routes.cluster_refresh._common import Site, Waits
 from airflow_provider_dpone.routes.cluster_refresh._explain import TargetStatus, explain, target_status
@@ -18,7 +19,8 @@ from airflow_provider_dpone.routes.cluster_refresh._resolve import (
     resolve,
 )
 from airflow_provider_dpone.routes.cluster_refresh._rollback import RolledBack, rollback
-from airflow_provider_dpone.routes.cluster_refresh._stage import StageRequest, stage
+from airflow_provider_dpone.routes.cluster_refresh._stage import stage
+from airflow_provider_dpone.routes.cluster_refresh._stage_replicas import stage_replicas
 
 __all__ = [
     "CleanedUp",
@@ -43,5 +45,6 @@ __all__ = [
     "resolve",
     "rollback",
     "stage",
+    "stage_replicas",
     "target_status",
 ]

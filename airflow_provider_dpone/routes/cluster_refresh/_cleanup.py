@@ -220,7 +220,7 @@ def _write_freed(ports: Ports, stored: StoredRecord, observation: Observation | 
     record = stored.record
     write_receipt(ports, stored)
     if (predecessor := record.predecessor) is not None:
-        item = Retained(record.candidate, predecessor, record.changed_at, record.operation_id)
+        item = record.keep(record.candidate, predecessor, drop_after=record.changed_at)
         _write_step(ports, stored, "free", item, observation)
 
 

@@ -24,7 +24,6 @@ from airflow_provider_dpone.publication.record import (
     MAX_SETTLED,
     AuthorityRecord,
     Dispatch,
-    Generation,
     Phase,
     StoredRecord,
 )
@@ -387,8 +386,3 @@ def drops_due(stored: StoredRecord, observation: Observation) -> bool:
 
 def dependents(observation: Observation) -> tuple[str, ...]:
     return tuple(f"{d.database}.{d.table} ({d.engine})" for d in observation.dependents)[:MAX_DEPENDENTS]
-
-
-def generation(observation: Observation, name: str) -> Generation | None:
-    table = observation.table(name)
-    return table.generation if table else None

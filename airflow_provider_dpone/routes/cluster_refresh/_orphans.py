@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication import transitions
@@ -17,11 +18,15 @@ from airflow_provider_dpone.publication.orphans import (
 )
 from airflow_provider_dpone.publication.queue import Terminal, read_queue
 from airflow_provider_dpone.publication.record import (
+    NOT_SEALED,
     AuthorityRecord,
     ContentDigest,
     Generation,
+    IndependentRecord,
+    IndependentRetained,
     Owner,
     Phase,
+    ReplicatedRecord,
     Retained,
     StoredRecord,
     new_fence_token,
@@ -145,7 +150,8 @@ def _list(
     """List the table on its target's record: the write after which nobody can prepare it."""
     stored, now = observation.record, observation.server_time
     operation_id = orphan.operation_id or ""
-    item = Retained(orphan.name, generation, now, operation_id)
+    kind: Callable[..., Retained] = IndependentRetained if observation.independent else Retained
+    item = kind(orphan.name, generation, now, operation_id)
     ports.log(f"{site.target}: {orphan.name} is listed, so that nobody can publish it any more.")
     if stored is not None:
         audit(ports, stored, request, "orphans", f"drop {orphan.name}")
@@ -175,10 +181,10 @@ def _given_up(
 ) -> AuthorityRecord:
     """Return the record of an operation that never got as far as one: it is given up."""
     target, inventory = site.target, observation.inventory
-    live = observation.table(target.table)
     parts = candidate_parts(item.name)
     now = observation.server_time
-    return AuthorityRecord(
+    make: Callable[..., AuthorityRecord] = IndependentRecord if observation.independent else ReplicatedRecord
+    return make(
         authority_id=authority_id,
         target_key=target_key(authority_id, target.database, target.table),
         cluster=target.cluster,
@@ -195,11 +201,11 @@ def _given_up(
         inventory_digest=inventory.digest,
         replicas=inventory.aliases,
         servers=tuple(observation.replicas[alias].server for alias in inventory.aliases),
-        predecessor=live.generation if live else None,
+        predecessor=observation.generation(target.table),
         desired=item.generation,
         candidate=item.name,
         attempt_id=parts[1] if parts else "",
-        content=ContentDigest(0, "0", "0"),
+        content=NOT_SEALED if observation.independent else ContentDigest(0, "0", "0"),
         staged_bytes=0,
         live_rows=observation.rows(target.table),
         dependents=(),

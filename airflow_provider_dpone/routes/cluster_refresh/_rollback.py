@@ -8,7 +8,7 @@ from typing import assert_never
 from airflow_provider_dpone.publication.decide import Guards
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, SettledReceipt
-from airflow_provider_dpone.publication.record import ContentDigest, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import Content, Phase, StoredRecord
 from airflow_provider_dpone.publication.rollback import (
     FreeFirst,
     GoOn,
@@ -130,7 +130,7 @@ def _prepare(
                 replicas={alias: {"rows": digest.rows} for alias, digest in digests.items()},
             )
         )
-    content: ContentDigest = contents.pop()
+    content: Content = contents.pop()
     found, observation, again = _look(ports, site, request.operation or "", waits)
     if again != step or (found.write_id, found.version) != (stored.write_id, stored.version):
         raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: something moved while the table was checked."))

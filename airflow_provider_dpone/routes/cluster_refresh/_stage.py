@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import (
-    FinishFirst,
-    Request,
     Resume,
     Slot,
-    admit_request,
     moved_since,
     no_room,
 )
@@ -22,8 +19,9 @@ from airflow_provider_dpone.publication.decide import (
     replication_problem,
 )
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.identity import TaskIdentity, candidate_name, target_key
+from airflow_provider_dpone.publication.identity import candidate_name
 from airflow_provider_dpone.publication.receipt import (
+    INDEPENDENT_STAGE_SCHEMA,
     STAGE_SCHEMA,
     StageReceipt,
 )
@@ -31,59 +29,40 @@ from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     ContentDigest,
     Generation,
-    Owner,
+    IndependentRecord,
     Phase,
+    ReplicatedRecord,
     StoredRecord,
     new_fence_token,
 )
-from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import Admission, CandidateIntent, Staged, TurnedAway
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import CandidateIntent, Staged
 from airflow_provider_dpone.publication.transitions import require_room
-from airflow_provider_dpone.publication.witness import admission_warnings, live_table, slot_found
-from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops, free_slot
+from airflow_provider_dpone.routes.cluster_refresh._admit import Admitted, StageRequest, admit_stage
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
     Site,
     Waits,
     cas_unknown,
     dependents,
-    drops_due,
-    generation,
     observe_admitted,
     require_all_read,
     require_target,
 )
-from airflow_provider_dpone.routes.cluster_refresh._evidence import note, note_outcome, write_intent
-from airflow_provider_dpone.routes.cluster_refresh._publish import settle
+from airflow_provider_dpone.routes.cluster_refresh._evidence import note_outcome, write_intent
 from airflow_provider_dpone.routes.ports import (
     Attempt,
     Conflict,
     Loaded,
     OutcomeUnknown,
     Ports,
+    ReplicaStaging,
     StagePlan,
     Staging,
     Stored,
 )
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class StageRequest:
-    """What a stage task asks for, apart from what the staging adapter knows (source and structure).
-
-    :ivar order_key: text that orders runs of this publication, such as the data interval's end.
-    :ivar retention: seconds for which the predecessor is kept after the commit, on the server's clock.
-    :ivar refuse_dependents: refuse a target on which other objects depend.
-    """
-
-    identity: TaskIdentity
-    owner: Owner
-    order_key: str | None = None
-    allow_older: bool = False
-    retention: int = 0
-    refuse_dependents: bool = False
 
 
 def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, waits: Waits) -> StageReceipt:
@@ -96,110 +75,26 @@ def stage(ports: Ports, staging: Staging, site: Site, request: StageRequest, wai
     :raises Stopped: the target is untouched, whatever the reason.
     """
     target = site.target
-    busy = Pause(ports, waits.busy, waits)
-    waiting = drops_tried = False
-    while True:
-        try:
-            observation, authority_id = observe_admitted(ports, site, [target.table], waits)
-        except Stopped as stopped:
-            # A look that fails for a moment does not end a wait.
-            if not (waiting and stopped.stop.passing) or busy.over():
-                raise
-            ports.log(f"Waiting. {stopped.stop.message}")
-            continue
-        key = target_key(authority_id, target.database, target.table)
-        operation_id = request.identity.operation_id(key)
-        publication_key = request.identity.publication_key(key)
-        if request.refuse_dependents and observation.dependents:
-            raise Stopped(
-                Stop(
-                    Code.DEPENDENTS_REFUSED,
-                    f"{len(observation.dependents)} objects depend on {target}.",
-                    facts={"dependents": list(dependents(observation))},
-                )
-            )
-        admitted = admit_request(
-            observation,
-            target.table,
-            Request(operation_id, publication_key, request.order_key, request.allow_older),
-        )
-        match admitted:
-            case Stop() if admitted.category is Category.CONFLICT:
-                waiting = True
-                try:
-                    if _moves_on(ports, site, observation, waits):
-                        continue
-                except Stopped as stopped:
-                    if not stopped.stop.passing:
-                        raise
-                    admitted = stopped.stop
-                if busy.over():
-                    raise Stopped(_turned_away(ports, observation, admitted, operation_id, request.owner))
-                ports.log(f"Waiting. {admitted.message}")
-                continue
-            case Stop():
-                raise Stopped(admitted)
-            case FinishFirst(stored):
-                ports.log(f"{target}: an earlier publication is committed; its slot is freed first.")
-                waiting = True
-                try:
-                    free_slot(ports, site, stored)
-                except Stopped as stopped:
-                    if not stopped.stop.passing or busy.over():
-                        raise
-                    ports.log(f"Waiting. {stopped.stop.message}")
-                continue
-            case Slot(stored) if stored is not None and not drops_tried and drops_due(stored, observation):
-                finish_drops(ports, site, stored, observation.server_time, waits)
-                drops_tried = True
-                continue
-            case Resume() | Slot():
-                pass
-            case _:
-                assert_never(admitted)
-
-        require_target(site, observation)
-        plan = staging.plan(observation)
-        ports.log(f"{target}: admitted on {', '.join(observation.inventory.aliases)}.")
-        for line in plan.schema_difference:
-            ports.log(f"{target}: {line}")
-        if isinstance(admitted, Resume):
-            if (receipt := _resumed(ports, staging, site, admitted.stored, plan, observation)) is not None:
-                return receipt
-            admitted = Slot(
-                admitted.stored, generation(observation, target.table), observation.rows(target.table)
-            )
-        if stop := no_room(admitted.stored):
-            raise Stopped(stop)
-        new = _NewOperation(request, operation_id, publication_key, authority_id, key, plan, admitted)
-        return _Stage(ports, staging, site, waits, new, observation).run()
+    admitted = admit_stage(ports, site, request, waits)
+    observation = admitted.observation
+    plan = staging.plan(observation)
+    ports.log(f"{target}: admitted on {', '.join(observation.inventory.aliases)}.")
+    for line in plan.schema_difference:
+        ports.log(f"{target}: {line}")
+    if isinstance(admitted.found, Resume):
+        receipt = prepared_before(ports, staging, site, admitted.found.stored, plan, observation)
+        if receipt is not None:
+            return receipt
+    if stop := no_room(admitted.slot.stored):
+        raise Stopped(stop)
+    return _Stage(
+        ports, staging, site, waits, _NewOperation(admitted, plan, admitted.slot), observation
+    ).run()
 
 
-def _turned_away(
-    ports: Ports, observation: Observation, refused: Stop, operation_id: str, owner: Owner
-) -> Stop:
-    """Say that nothing was begun, and note with the operation that holds the target who was refused because of it."""
-    held = observation.record
-    if held is None or refused.category is not Category.CONFLICT:
-        return refused
-    entry = TurnedAway(operation_id, owner, refused.code.name, held.record.phase, held.version)
-    note(ports, held.record.operation_id, entry)
-    return replace(refused, message=f"{refused.message} Nothing was started: the source was not read.")
-
-
-def _moves_on(ports: Ports, site: Site, observation: Observation, waits: Waits) -> bool:
-    """Tell whether the operation that holds the target could be proven or given back. Its task may be gone."""
-    stored = observation.record
-    if stored is None or stored.record.phase is Phase.PREPARED:
-        return False
-    if (stop := settle(ports, site, stored, observation.sequence, waits)) is not None:
-        ports.log(f"The operation that holds the target is not proven: {stop.message}")
-    return stop is None
-
-
-def _resumed(
+def prepared_before(
     ports: Ports,
-    staging: Staging,
+    staging: Staging | ReplicaStaging,
     site: Site,
     stored: StoredRecord,
     plan: StagePlan,
@@ -210,20 +105,20 @@ def _resumed(
     if record.plan_digest != plan.digest:
         ports.log(f"{site.target}: the plan changed since the last try; staging again.")
         return None
-    if record.predecessor != generation(observation, site.target.table):
+    if record.predecessor != observation.generation(site.target.table):
         ports.log(f"{site.target}: the live table changed since the last try; staging again.")
         return None
     seen = ports.catalog.observe([record.table, record.candidate])
     for alias in record.replicas:
         facts = seen.replicas.get(alias)
         candidate = facts.tables.get(record.candidate) if facts else None
-        if candidate is None or candidate.generation != record.desired:
+        if candidate is None or candidate.generation != record.desired.on(alias):
             ports.log(f"{site.target}: the candidate of the last try is gone on {alias}; staging again.")
             return None
     ports.log(
         f"{site.target}: an earlier try staged {record.content.rows:,} rows into {record.candidate}; resumed."
     )
-    return _stage_receipt(record, plan, staging.quoted(record.candidate), resumed=True)
+    return stage_receipt(record, plan, staging.quoted(record.candidate), resumed=True)
 
 
 _NOTHING = Loaded(0, 0, None)
@@ -231,13 +126,13 @@ _NOTHING = Loaded(0, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class _NewOperation:
-    request: StageRequest
-    operation_id: str
-    publication_key: str
-    authority_id: str
-    target_key: str
+    admitted: Admitted
     plan: StagePlan
     slot: Slot
+
+    @property
+    def operation_id(self) -> str:
+        return self.admitted.operation_id
 
 
 @dataclass(slots=True)
@@ -280,7 +175,7 @@ class _Stage:
         require_room(
             self._record(self.observation, _NOTHING, ContentDigest(0, "9" * 39, "9" * 39), like_live)
         )
-        ports.evidence.write(self.new.operation_id, self._admission())
+        ports.evidence.write(self.new.operation_id, self.new.admitted.entry(self.site, plan))
         intent = CandidateIntent(
             self.attempt.attempt_id, self.attempt.name, self.attempt.uuid, target.database
         )
@@ -289,7 +184,7 @@ class _Stage:
             self.staging.create(
                 plan,
                 self.attempt,
-                authority_id=self.new.authority_id,
+                authority_id=self.new.admitted.authority_id,
                 operation_id=self.new.operation_id,
             )
         created = ports.catalog.observe([target.table, self.attempt.name])
@@ -316,28 +211,6 @@ class _Stage:
         # The last look: nothing slow stands between it and the write of PREPARED.
         final = self._patiently(self._last_look)
         return self._prepare(final, loaded, content)
-
-    def _admission(self) -> Admission:
-        new, seen = self.new, self.observation
-        return Admission(
-            database=self.site.target.database,
-            table=self.site.target.table,
-            target_key=new.target_key,
-            publication_key=new.publication_key,
-            authority_id=new.authority_id,
-            owner=new.request.owner,
-            order_key=new.request.order_key,
-            plan_digest=new.plan.digest,
-            inventory_digest=seen.inventory.digest,
-            replicas=seen.inventory.aliases,
-            live=live_table(new.slot.live),
-            live_rows=new.slot.live_rows,
-            slot=slot_found(new.slot.stored),
-            retention=new.request.retention,
-            schema_difference=new.plan.schema_difference,
-            dependents=dependents(seen),
-            warnings=admission_warnings(new.slot, len(seen.dependents), order_key=new.request.order_key),
-        )
 
     def _staged(self, loaded: Loaded, content: ContentDigest) -> Staged:
         return Staged(
@@ -421,14 +294,15 @@ class _Stage:
         """Return the content digest that all replicas agree on."""
         check = self._patiently(lambda: self.ports.catalog.content(self.attempt.name))
         digests = set(check.digests.values())
-        if len(digests) == 1 and (digest := digests.pop()).rows == loaded.rows:
-            return digest
+        match [*digests]:
+            case [ContentDigest() as digest] if digest.rows == loaded.rows:
+                return digest
         raise Stopped(
             Stop(
                 Code.ROWS_DISAGREE,
                 f"{self.site.target}: the replicas don't hold what was loaded ({loaded.rows:,} rows).",
                 replicas={
-                    alias: {"rows": digest.rows, "digest": digest.city[:12]}
+                    alias: {"rows": digest.rows, "alike": sum(d == digest for d in check.digests.values())}
                     for alias, digest in check.digests.items()
                 },
             )
@@ -459,7 +333,7 @@ class _Stage:
             case Stored(stored):
                 self._drop_leftovers(stored, earlier)
                 ports.log(f"{self.site.target}: prepared {content.rows:,} rows in {self.attempt.name}.")
-                return _stage_receipt(record, new.plan, self.staging.quoted(record.candidate), resumed=False)
+                return stage_receipt(record, new.plan, self.staging.quoted(record.candidate), resumed=False)
             case Conflict():
                 self.droppable = True
                 raise Stopped(
@@ -476,18 +350,17 @@ class _Stage:
     ) -> AuthorityRecord:
         new, slot, target = self.new, self.new.slot, self.site.target
         before = slot.stored.record if slot.stored else None
-        superseded = before is not None and before.phase is Phase.PREPARED
         aliases = seen.inventory.aliases
-        return AuthorityRecord(
-            authority_id=new.authority_id,
-            target_key=new.target_key,
+        return ReplicatedRecord(
+            authority_id=new.admitted.authority_id,
+            target_key=new.admitted.target_key,
             cluster=target.cluster,
             database=target.database,
             table=target.table,
             operation_id=new.operation_id,
-            publication_key=new.publication_key,
-            owner=new.request.owner,
-            order_key=new.request.order_key,
+            publication_key=new.admitted.publication_key,
+            owner=new.admitted.request.owner,
+            order_key=new.admitted.request.order_key,
             plan_digest=new.plan.digest,
             fence_token=new_fence_token(new.operation_id, self.ports.random.hex(128)),
             phase=Phase.PREPARED,
@@ -503,17 +376,11 @@ class _Stage:
             staged_bytes=loaded.bytes,
             live_rows=slot.live_rows,
             dependents=dependents(seen),
-            retention=new.request.retention,
+            retention=new.admitted.request.retention,
             prepared_at=seen.server_time,
             changed_at=seen.server_time,
             published_order_key=before.published_order_key if before else None,
-            retained=(
-                ()
-                if before is None
-                else transitions.kept(before, drop_after=seen.server_time)
-                if superseded
-                else before.retained
-            ),
+            retained=transitions.inherited(before, now=seen.server_time),
             settled=before.remembered(new.operation_id) if before else (),
         )
 
@@ -558,11 +425,12 @@ class _Stage:
         self.ports.log(f"Candidate {attempt.name} dropped.")
 
 
-def _stage_receipt(
+def stage_receipt(
     record: AuthorityRecord, plan: StagePlan, candidate_sql: str, *, resumed: bool
 ) -> StageReceipt:
+    independent = isinstance(record, IndependentRecord)
     return StageReceipt(
-        schema=STAGE_SCHEMA,
+        schema=INDEPENDENT_STAGE_SCHEMA if independent else STAGE_SCHEMA,
         operation_id=record.operation_id,
         cluster=record.cluster,
         database=record.database,

@@ -1,0 +1,261 @@
+"""Staging of independent replicas: the one next step of each, and the moves of the record while they are staged. Pure.
+
+Every attempt on a replica is claimed in the record before its table is created, under a name and a UUID that are its
+own for ever. What an attempt left that is not proven is never appended to: another attempt takes its place. Only a
+table that is proven to hold exactly the desired content gets the candidate's name, by a rename that is claimed too:
+whoever finds that claim goes on with the same table, so that a rename which comes late has nothing to rename.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
+
+from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.publication.content import CanonicalDigest
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.record import (
+    MAX_RETAINED,
+    STAGE_PHASES,
+    IndependentRecord,
+    IndependentRetained,
+    Phase,
+    ReplicaStage,
+    StageState,
+    independent_generation,
+    new_fence_token,
+)
+from airflow_provider_dpone.publication.stop import Code, Stop
+
+# ---- what one replica needs next
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReplica:
+    """What one replica shows of its attempt.
+
+    :ivar private: UUID under the attempt's name; ``None``: the name is proven free.
+    :ivar candidate: UUID under the candidate's name; ``None``: the name is proven free.
+    """
+
+    private: str | None
+    candidate: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim a new attempt, and build it. What an earlier one left stays behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """No load of the attempt runs any more: compare what its table holds with the artifact's content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Give the proven table the candidate's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReady:
+    """The attempt's table is seen under the candidate's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Nothing is left to do."""
+
+
+ReplicaStep: TypeAlias = Claim | Verify | Promote | MarkReady | Ready | Stop
+
+
+def decide_replica(record: IndependentRecord, alias: str, seen: SeenReplica | None) -> ReplicaStep:
+    """Return the one next step of a replica's staging.
+
+    :param seen: a look that is later than the record; ``None`` where there is no attempt to look for.
+    """
+    stage = record.stage_of(alias)
+    if stage is None:
+        return Claim()
+    if seen is None:
+        raise ValueError("an attempt is decided by a look at its tables")
+    if seen.candidate is not None and seen.candidate != stage.uuid:
+        return Stop(
+            Code.CANDIDATE_DIFFERS,
+            f"{record.database}.{record.table}: another table has the candidate's name on {alias}.",
+            next_action="Find out who made it. Clear the stage task to stage again under other names.",
+            facts={"replica": alias, "candidate": record.candidate},
+        )
+    match stage.state:
+        case StageState.CLAIMED:
+            return Verify() if seen.private == stage.uuid else Claim()
+        case StageState.VERIFIED:
+            if seen.candidate == stage.uuid:
+                return MarkReady()
+            return Promote() if seen.private == stage.uuid else Claim()
+        case StageState.READY:
+            return Ready() if seen.candidate == stage.uuid else Claim()
+        case _:
+            assert_never(stage.state)
+
+
+def see_replica(record: IndependentRecord, alias: str, observation: Observation) -> SeenReplica | Stop:
+    """Return what a look shows of a replica's attempt, or why it proves nothing."""
+    stage, facts = record.stage_of(alias), observation.replicas.get(alias)
+    if stage is None:
+        raise ValueError("only an attempt is looked for")
+    if facts is None:
+        return Stop(
+            Code.REPLICA_UNAVAILABLE,
+            f"{record.database}.{record.table}: {alias} can't be read. Nothing was published.",
+        )
+    private, candidate = facts.tables.get(stage.name), facts.tables.get(record.candidate)
+    if (private is None or candidate is None) and not facts.sees_database:
+        return Stop(
+            Code.REPLICA_NOT_OBSERVED,
+            f"{record.database}.{record.table}: our user doesn't see the database's tables on {alias}.",
+        )
+    return SeenReplica(private.uuid if private else None, candidate.uuid if candidate else None)
+
+
+def all_ready(record: IndependentRecord) -> bool:
+    """Tell whether every admitted replica has its table under the candidate's name."""
+    return all(
+        (stage := record.stage_of(alias)) is not None and stage.state is StageState.READY
+        for alias in record.replicas
+    )
+
+
+def needs_artifact(record: IndependentRecord) -> bool:
+    """Tell whether a replica may still have to be loaded."""
+    return any(
+        (stage := record.stage_of(alias)) is None or stage.state is StageState.CLAIMED
+        for alias in record.replicas
+    )
+
+
+# ---- the moves
+
+
+def taken_over(record: IndependentRecord, *, nonce: str, now: int) -> IndependentRecord:
+    """Fence out whoever else stages the same operation: what they know is over with this write."""
+    _require(record, *STAGE_PHASES)
+    return record.moved(fence_token=new_fence_token(record.operation_id, nonce), changed_at=now)
+
+
+def extracting(record: IndependentRecord, extract: ReplicaStage, *, now: int) -> IndependentRecord:
+    """Claim the private table into which the source is read; an earlier one is left behind."""
+    _require(record, Phase.LOCKED)
+    return record.moved(retained=_left_behind(record, record.extract, now), extract=extract, changed_at=now)
+
+
+def sealed(
+    record: IndependentRecord,
+    *,
+    artifact: Artifact,
+    content: CanonicalDigest,
+    baseline: CanonicalDigest | None,
+    engine_full: str,
+    schema_digest: str,
+    source_bytes: int,
+    now: int,
+) -> IndependentRecord:
+    """LOCKED -> STAGING: the artifact, and what every replica shall hold, are bound.
+
+    :param engine_full: of the candidate, normalised.
+    :param source_bytes: as ``staged_bytes`` counts them.
+    """
+    _require(record, Phase.LOCKED)
+    return record.moved(
+        phase=Phase.STAGING,
+        artifact=artifact,
+        content=content,
+        baseline=baseline,
+        staged_bytes=source_bytes,
+        desired=independent_generation(engine_full, schema_digest, {}),
+        retained=_left_behind(record, record.extract, now),
+        extract=None,
+        changed_at=now,
+    )
+
+
+def claimed(record: IndependentRecord, stage: ReplicaStage, *, now: int) -> IndependentRecord:
+    """Claim an attempt on one replica; an earlier one there is left behind."""
+    _require(record, Phase.STAGING)
+    before = record.stage_of(stage.alias)
+    return _with_stage(record, stage, now).moved(retained=_left_behind(record, before, now))
+
+
+def verified(record: IndependentRecord, alias: str, *, now: int) -> IndependentRecord:
+    """CLAIMED -> VERIFIED: the attempt's table holds exactly the desired content."""
+    return _advanced(record, alias, StageState.CLAIMED, StageState.VERIFIED, now)
+
+
+def ready(record: IndependentRecord, alias: str, *, now: int) -> IndependentRecord:
+    """VERIFIED -> READY: the attempt's table is seen under the candidate's name."""
+    return _advanced(record, alias, StageState.VERIFIED, StageState.READY, now)
+
+
+def prepared(record: IndependentRecord, *, live_rows: int | None, now: int) -> IndependentRecord:
+    """STAGING -> PREPARED: every replica is ready."""
+    _require(record, Phase.STAGING)
+    if not all_ready(record):
+        raise ValueError("an operation is prepared when every replica is ready")
+    tables = {stage.alias: stage.uuid for stage in record.stages}
+    before = record.desired
+    desired = independent_generation(
+        before.engine_full, before.schema_digest, {alias: tables[alias] for alias in record.replicas}
+    )
+    return record.moved(
+        phase=Phase.PREPARED,
+        desired=desired,
+        stages=(),
+        live_rows=live_rows,
+        prepared_at=now,
+        changed_at=now,
+    )
+
+
+def no_place_left(record: IndependentRecord) -> Stop | None:
+    """Return a stop if so much was left behind that one more table could not be listed: none is ever forgotten."""
+    # Places are kept for what a giving up lists: an attempt for each replica, the extract, and the candidate; and
+    # for the predecessor.
+    if len(record.retained) + len(record.replicas) + 4 <= MAX_RETAINED:
+        return None
+    return Stop(
+        Code.TOO_MANY_RETAINED,
+        f"{record.database}.{record.table}: {len(record.retained)} tables are still kept, so no other one can be "
+        "listed.",
+        facts={"retained": [item.name for item in record.retained]},
+    )
+
+
+def _left_behind(
+    record: IndependentRecord, stage: ReplicaStage | None, now: int
+) -> tuple[IndependentRetained, ...]:
+    """List what an attempt may have left, so that it is dropped when that is safe."""
+    if stage is None:
+        return record.retained
+    item = record.keep(stage.name, record.attempt_table(stage), drop_after=now)
+    return (*record.retained, item)
+
+
+def _with_stage(record: IndependentRecord, stage: ReplicaStage, now: int) -> IndependentRecord:
+    others = tuple(other for other in record.stages if other.alias != stage.alias)
+    return record.moved(stages=(*others, stage), changed_at=now)
+
+
+def _advanced(
+    record: IndependentRecord, alias: str, before: StageState, after: StageState, now: int
+) -> IndependentRecord:
+    _require(record, Phase.STAGING)
+    stage = record.stage_of(alias)
+    if stage is None or stage.state is not before:
+        raise ValueError(f"{alias} is not {before}")
+    return _with_stage(record, replace(stage, state=after), now)
+
+
+def _require(record: IndependentRecord, *phases: Phase) -> None:
+    if record.phase not in phases:
+        raise ValueError(f"no such move from {record.phase}")

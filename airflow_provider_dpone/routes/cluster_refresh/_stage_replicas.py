@@ -1,0 +1,580 @@
+"""Stage independent tables: lock the target, seal the source once, and load every replica from that by itself.
+
+The order is the protocol. The target's slot is locked before the source is read. What is sealed is bound in the record
+before any replica is touched. Each replica's attempt is claimed before its table is created, and nothing is appended
+to what is not proven. ``PREPARED`` is written when every replica holds the candidate; from there on it is the same
+publication as that of tables that replicate themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_provider_dpone.publication import replica_stages as stages
+from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.admission import Resume, no_room
+from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.classify import inventory_drift
+from airflow_provider_dpone.publication.content import CanonicalDigest
+from airflow_provider_dpone.publication.decide import incomplete
+from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.identity import candidate_name
+from airflow_provider_dpone.publication.receipt import StageReceipt
+from airflow_provider_dpone.publication.record import (
+    NOT_SEALED,
+    STAGE_PHASES,
+    IndependentGeneration,
+    IndependentRecord,
+    IndependentRetained,
+    Phase,
+    ReplicaStage,
+    StageState,
+    StoredRecord,
+    independent_generation,
+    new_fence_token,
+)
+from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import CandidateIntent, Staged
+from airflow_provider_dpone.routes.cluster_refresh._admit import Admitted, StageRequest, admit_stage
+from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
+from airflow_provider_dpone.routes.cluster_refresh._common import (
+    Site,
+    Waits,
+    cas_unknown,
+    compare_and_swap,
+    dependents,
+    observe_admitted,
+    require_all_read,
+    require_target,
+    write,
+)
+from airflow_provider_dpone.routes.cluster_refresh._stage import prepared_before, stage_receipt
+from airflow_provider_dpone.routes.ports import (
+    Conflict,
+    OutcomeUnknown,
+    Ports,
+    ReplicaStaging,
+    StagePlan,
+    Stored,
+)
+
+
+def stage_replicas(
+    ports: Ports, staging: ReplicaStaging, site: Site, request: StageRequest, waits: Waits
+) -> StageReceipt:
+    """Stage the same content on every replica, each by itself, and prepare the operation.
+
+    A retry goes on where the last try ended: the source is read once, and a replica that is ready stays so.
+
+    :raises Stopped: the target's live table is untouched, whatever the reason.
+    """
+    admitted = admit_stage(ports, site, request, waits)
+    observation = admitted.observation
+    plan = staging.plan(observation)
+    ports.log(f"{site.target}: admitted on {', '.join(observation.inventory.aliases)}.")
+    for line in plan.schema_difference:
+        ports.log(f"{site.target}: {line}")
+    if isinstance(admitted.found, Resume) and admitted.found.stored.record.phase is Phase.PREPARED:
+        receipt = prepared_before(ports, staging, site, admitted.found.stored, plan, observation)
+        if receipt is not None:
+            return receipt
+    return _Stage(ports, staging, site, waits, admitted, plan).run()
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The record as this execution knows it. One move at a time, and each against exactly what is known.
+
+    The replicas are staged side by side, and each of them moves the one record.
+    """
+
+    ports: Ports
+    stored: StoredRecord
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def record(self) -> IndependentRecord:
+        record = self.stored.record
+        if not isinstance(record, IndependentRecord):
+            raise TypeError("replicas are staged in a record of independent tables")
+        return record
+
+    def move(self, change: Callable[[IndependentRecord], IndependentRecord]) -> None:
+        """Store the changed record.
+
+        :raises Stopped: ``CAS_CONFLICT``: somebody else has the operation or the slot now, and this execution has
+            nothing more to do; ``CAS_OUTCOME_UNKNOWN``.
+        """
+        with self.lock:
+            written = write(self.ports, self.stored, change(self.record))
+            if written is None:
+                record = self.record
+                raise Stopped(
+                    Stop(
+                        Code.CAS_CONFLICT,
+                        f"{record.database}.{record.table}: another worker stages this operation, or the slot was "
+                        "taken over. This one has stopped.",
+                    )
+                )
+            self.stored = written
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One execution of the staging of independent replicas."""
+
+    ports: Ports
+    staging: ReplicaStaging
+    site: Site
+    waits: Waits
+    admitted: Admitted
+    plan: StagePlan
+    slot: _Slot = field(init=False)
+    looking: threading.Lock = field(default_factory=threading.Lock)
+    server_time: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server_time = self.admitted.observation.server_time
+
+    def run(self) -> StageReceipt:
+        ports, target = self.ports, self.site.target
+        self.slot = _Slot(ports, self._resumed() or self._locked())
+        try:
+            if self.slot.record.phase is Phase.LOCKED:
+                self._seal()
+            self._load()
+            return self._prepare()
+        except Stopped as stopped:
+            if stopped.stop.category is Category.REFUSED:
+                self._give_up()
+            else:
+                ports.log(
+                    f"{target}: the target stays locked for this operation; a retry goes on from what is proven."
+                )
+            raise
+
+    # ---- the lock
+
+    def _resumed(self) -> StoredRecord | None:
+        """Take over what an earlier try has locked, where it still fits; ``None``: it has to be locked anew."""
+        ports, target = self.ports, self.site.target
+        found = self.admitted.found
+        if not isinstance(found, Resume) or not isinstance(found.stored.record, IndependentRecord):
+            return None
+        record = found.stored.record
+        if record.phase not in STAGE_PHASES:
+            return None
+        observation = self.admitted.observation
+        if record.plan_digest != self.plan.digest:
+            ports.log(f"{target}: the plan changed since the last try; staging again.")
+            return None
+        if record.predecessor != observation.generation(target.table):
+            ports.log(f"{target}: the live table changed since the last try; staging again.")
+            return None
+        if inventory_drift(record, observation):
+            ports.log(f"{target}: the cluster's replicas changed since the last try; staging again.")
+            return None
+        if (
+            record.artifact is not None
+            and stages.needs_artifact(record)
+            and not self.staging.sealed(record.artifact, target_key=record.target_key)
+        ):
+            ports.log(f"{target}: the sealed artifact of the last try is gone; staging again.")
+            return None
+        nonce = ports.random.hex(128)
+        moved = stages.taken_over(record, nonce=nonce, now=observation.server_time)
+        if (written := write(ports, found.stored, moved)) is None:
+            raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
+        ports.log(f"{target}: an earlier try locked the target; going on from {record.phase}.")
+        return written
+
+    def _locked(self) -> StoredRecord:
+        """Lock the target's slot, against exactly what admission found in it."""
+        ports, admitted = self.ports, self.admitted
+        record = self._lock_record()
+        for stop in (no_room(admitted.slot.stored), stages.no_place_left(record)):
+            if stop is not None:
+                raise Stopped(stop)
+        transitions.require_room(self._longest(record))
+        ports.evidence.write(admitted.operation_id, admitted.entry(self.site, self.plan))
+        match compare_and_swap(ports, admitted.slot.stored, record):
+            case Stored(stored):
+                ports.log(f"{self.site.target}: locked for this operation before the source is read.")
+                return stored
+            case Conflict():
+                raise Stopped(
+                    Stop(
+                        Code.TARGET_MOVED,
+                        f"Another operation took the slot of {self.site.target}. The source was not read.",
+                    )
+                )
+            case OutcomeUnknown(why):
+                raise Stopped(cas_unknown(record, why))
+
+    def _lock_record(self) -> IndependentRecord:
+        admitted, target, seen = self.admitted, self.site.target, self.admitted.observation
+        slot = admitted.slot
+        before = slot.stored.record if slot.stored else None
+        aliases = seen.inventory.aliases
+        attempt_id = self.ports.random.hex(64)
+        live = slot.live
+        if live is not None and not isinstance(live, IndependentGeneration):
+            raise TypeError("an independent target is one of independent tables")
+        retained: tuple[IndependentRetained, ...] = transitions.inherited(before, now=seen.server_time)
+        return IndependentRecord(
+            authority_id=admitted.authority_id,
+            target_key=admitted.target_key,
+            cluster=target.cluster,
+            database=target.database,
+            table=target.table,
+            operation_id=admitted.operation_id,
+            publication_key=admitted.publication_key,
+            owner=admitted.request.owner,
+            order_key=admitted.request.order_key,
+            plan_digest=self.plan.digest,
+            fence_token=new_fence_token(admitted.operation_id, self.ports.random.hex(128)),
+            phase=Phase.LOCKED,
+            dispatch_epoch=before.dispatch_epoch if before else 0,
+            inventory_digest=seen.inventory.digest,
+            replicas=aliases,
+            servers=tuple(seen.replicas[alias].server for alias in aliases),
+            predecessor=live,
+            desired=independent_generation("", "", {}),
+            candidate=candidate_name(target.table, attempt_id),
+            attempt_id=attempt_id,
+            content=NOT_SEALED,
+            staged_bytes=0,
+            live_rows=slot.live_rows,
+            dependents=dependents(seen),
+            retention=admitted.request.retention,
+            prepared_at=seen.server_time,
+            changed_at=seen.server_time,
+            published_order_key=before.published_order_key if before else None,
+            retained=retained,
+            settled=before.remembered(admitted.operation_id) if before else (),
+        )
+
+    def _longest(self, record: IndependentRecord) -> IndependentRecord:
+        """Return the longest record that this one may become before it is dispatched."""
+        aliases = record.replicas
+        uuids = {alias: f"{number:036d}" for number, alias in enumerate(aliases)}
+        held = independent_generation("?" * 500, "0" * 64, uuids)
+        return record.moved(
+            phase=Phase.PREPARED,
+            desired=held,
+            predecessor=held,
+            content=CanonicalDigest(0, "0" * 64),
+            retained=(
+                *record.retained,
+                *(
+                    record.keep(
+                        candidate_name(record.table, f"{number:016d}"), held, drop_after=record.changed_at
+                    )
+                    for number in range(2 * len(aliases) + 2)
+                ),
+            ),
+        )
+
+    # ---- the source, once
+
+    def _seal(self) -> None:
+        """Read the source into a private table on one replica, and seal what that holds."""
+        ports, staging, slot, target = self.ports, self.staging, self.slot, self.site.target
+        record = slot.record
+        if stop := stages.no_place_left(record):
+            raise Stopped(stop)
+        baseline = self._baseline()
+        extract = self._attempt(record.replicas[0])
+        self._intend(extract)
+        slot.move(lambda now: stages.extracting(now, extract, now=self._now()))
+        staging.create(self.plan, extract, authority_id=record.authority_id, operation_id=record.operation_id)
+        created = self._created(extract)
+        loaded = staging.extract(self.plan, extract)
+        if loaded.source_rows is not None and loaded.source_rows != loaded.rows:
+            raise Stopped(
+                Stop(
+                    Code.ROWS_DISAGREE,
+                    f"The source gave {loaded.source_rows:,} rows, the server stored {loaded.rows:,}.",
+                    facts={"source_rows": loaded.source_rows, "stored_rows": loaded.rows},
+                )
+            )
+        ports.log(f"{target}: {loaded.rows:,} rows read from the source ({loaded.bytes:,} bytes).")
+        content = staging.content(extract.name, extract.alias)
+        if content.rows != loaded.rows:
+            raise Stopped(
+                Stop(
+                    Code.ROWS_DISAGREE,
+                    f"{target}: the source gave {loaded.rows:,} rows, its private table holds {content.rows:,}.",
+                    facts={"loaded": loaded.rows, "stored": content.rows},
+                )
+            )
+        artifact = staging.seal(self.plan, extract, loaded.rows, target_key=record.target_key)
+        ports.log(f"{target}: sealed as {artifact.sha256[:16]} ({artifact.bytes:,} bytes).")
+        slot.move(
+            lambda now: stages.sealed(
+                now,
+                artifact=artifact,
+                content=content,
+                baseline=baseline,
+                engine_full=created.engine_full,
+                schema_digest=created.schema_digest,
+                source_bytes=loaded.bytes,
+                now=self._now(),
+            )
+        )
+        self._drop_extract(extract)
+
+    def _baseline(self) -> CanonicalDigest | None:
+        """Return the content that every replica's live table holds; ``None`` where there is none.
+
+        Tables that nothing keeps equal may differ: which of them is the one that readers should see, nobody knows.
+
+        :raises Stopped: ``TARGET_NOT_UNIFORM``.
+        """
+        record = self.slot.record
+        if record.predecessor is None:
+            return None
+        self.ports.log(f"{self.site.target}: comparing the live tables of all replicas.")
+        digests = self.ports.catalog.content(record.table).digests
+        found = {digest for digest in digests.values() if isinstance(digest, CanonicalDigest)}
+        if len(found) == 1 and set(digests) == set(record.replicas):
+            return found.pop()
+        raise Stopped(
+            Stop(
+                Code.TARGET_NOT_UNIFORM,
+                f"{self.site.target} does not hold the same rows on every replica. The source was not read.",
+                next_action="Bring the replicas' tables together, or drop the table on all of them; then stage again.",
+                replicas={alias: {"rows": digest.rows} for alias, digest in digests.items()},
+            )
+        )
+
+    def _drop_extract(self, extract: ReplicaStage) -> None:
+        """Drop the private table of the source: no permit can ever name it, and its content is sealed."""
+        try:
+            self.staging.drop(extract)
+        except Stopped as stopped:
+            self.ports.log(f"{extract.name} is left for cleanup: {stopped.stop.message}")
+
+    # ---- every replica, by itself
+
+    def _load(self) -> None:
+        """Bring every replica to READY, side by side.
+
+        :raises Stopped: what the first of them stopped with, after all of them ended.
+        """
+        aliases = self.slot.record.replicas
+        stops = self.staging.side_by_side([self._task(alias) for alias in aliases])
+        failed = {alias: stop for alias, stop in zip(aliases, stops, strict=True) if stop is not None}
+        if not failed:
+            return
+        for alias, stopped in failed.items():
+            self.ports.log(f"{self.site.target}: {alias} is not staged: {stopped.stop.message}")
+        # What may still be running somewhere decides: the target is given up only where nothing is.
+        raise min(failed.values(), key=lambda stopped: stopped.stop.category is Category.REFUSED)
+
+    def _task(self, alias: str) -> Callable[[], None]:
+        return lambda: self._replica(alias)
+
+    def _replica(self, alias: str) -> None:
+        """Take the next step of one replica until nothing is left to do."""
+        slot = self.slot
+        while True:
+            seen = self._look(alias) if slot.record.stage_of(alias) is not None else None
+            match stages.decide_replica(slot.record, alias, seen):
+                case stages.Claim():
+                    self._build(alias)
+                case stages.Verify():
+                    if not self._verify(alias):
+                        self._build(alias)
+                case stages.Promote():
+                    self.staging.promote(self._of(alias), slot.record.candidate)
+                    if self._look(alias).candidate != self._of(alias).uuid:
+                        raise Stopped(
+                            Stop(
+                                Code.STAGING_UNKNOWN,
+                                f"{self.site.target}: whether the table on {alias} got the candidate's name is not "
+                                "known.",
+                                facts={"replica": alias},
+                            )
+                        )
+                case stages.MarkReady():
+                    slot.move(lambda now: stages.ready(now, alias, now=self._now()))
+                    rows = slot.record.content.rows
+                    self.ports.log(f"{self.site.target}: {alias} is ready with {rows:,} rows.")
+                case stages.Ready():
+                    return
+                case Stop() as stop:
+                    raise Stopped(stop)
+
+    def _build(self, alias: str) -> None:
+        """Claim an attempt, create its table, load it and compare it: then its rename may be claimed."""
+        slot, staging, record = self.slot, self.staging, self.slot.record
+        artifact = record.artifact
+        if artifact is None:
+            raise ValueError("nothing is loaded before the artifact is bound")
+        if stop := stages.no_place_left(record):
+            raise Stopped(stop)
+        stage = self._attempt(alias)
+        self._intend(stage)
+        slot.move(lambda now: stages.claimed(now, stage, now=self._now()))
+        staging.create(self.plan, stage, authority_id=record.authority_id, operation_id=record.operation_id)
+        self._created(stage)
+        self.ports.log(f"{self.site.target}: loading {artifact.rows:,} rows into {alias}.")
+        staging.load(self.plan, stage, artifact, target_key=record.target_key)
+        if not self._holds_content(stage):
+            raise Stopped(
+                Stop(
+                    Code.CONTENT_DIFFERS,
+                    f"{self.site.target}: what {alias} stored is not what was sealed. Nothing was published.",
+                    next_action="A type may not come back as it was stored, or a table function of the replica "
+                    "differs: compare the tables that were kept. Clear the stage task to stage again.",
+                    facts={"replica": alias},
+                )
+            )
+        slot.move(lambda now: stages.verified(now, alias, now=self._now()))
+
+    def _verify(self, alias: str) -> bool:
+        """Tell whether an attempt that an earlier try left holds exactly the sealed content; then it is taken over."""
+        stage = self._of(alias)
+        self.staging.settle(stage)
+        if not self._holds_content(stage):
+            self.ports.log(f"{self.site.target}: {stage.name} on {alias} is left behind; another is built.")
+            return False
+        self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
+        return True
+
+    def _holds_content(self, stage: ReplicaStage) -> bool:
+        return self.staging.content(stage.name, stage.alias) == self.slot.record.content
+
+    def _created(self, stage: ReplicaStage) -> _Created:
+        """Look at the table that was created, and compare it with the plan."""
+        seen = self._observe(stage.name)
+        if stage.alias not in seen.replicas:
+            require_all_read(seen)
+        self.staging.check_created(self.plan, stage, stage.name, seen)
+        table = seen.replicas[stage.alias].tables[stage.name]
+        return _Created(table.engine_full, table.schema_digest)
+
+    def _look(self, alias: str) -> stages.SeenReplica:
+        stage = self._of(alias)
+        seen = self._observe(stage.name, self.slot.record.candidate)
+        found = stages.see_replica(self.slot.record, alias, seen)
+        if isinstance(found, Stop):
+            raise Stopped(found)
+        return found
+
+    def _observe(self, *names: str) -> Observation:
+        with self.looking:
+            seen = self.ports.catalog.observe([self.site.target.table, *names])
+            self.server_time = max(self.server_time, seen.server_time)
+        return seen
+
+    def _of(self, alias: str) -> ReplicaStage:
+        stage = self.slot.record.stage_of(alias)
+        if stage is None:
+            raise ValueError("an attempt is claimed before anything is done with it")
+        return stage
+
+    def _attempt(self, alias: str) -> ReplicaStage:
+        with self.looking:
+            attempt_id, uuid = self.ports.random.hex(64), self.ports.random.uuid()
+        name = candidate_name(self.site.target.table, attempt_id)
+        return ReplicaStage(alias, attempt_id, name, uuid, StageState.CLAIMED)
+
+    def _intend(self, stage: ReplicaStage) -> None:
+        """Write down that the table is about to be created. In the record it is claimed right after."""
+        intent = CandidateIntent(stage.attempt_id, stage.name, stage.uuid, self.site.target.database)
+        with self.slot.lock:
+            self.ports.evidence.write(self.admitted.operation_id, intent)
+
+    def _now(self) -> int:
+        """Return the server's clock as the last look read it."""
+        return max(self.slot.record.changed_at, self.server_time)
+
+    # ---- the end
+
+    def _prepare(self) -> StageReceipt:
+        """Write ``PREPARED``, after a last look that shows every replica ready and nothing moved."""
+        ports, slot, target = self.ports, self.slot, self.site.target
+        record = slot.record
+        seen, _ = observe_admitted(ports, self.site, [target.table, record.candidate], self.waits)
+        self._require_unmoved(seen)
+        require_target(self.site, seen)
+        problems: dict[str, dict[str, Json]] = {}
+        for alias in record.replicas:
+            table = seen.replicas[alias].tables.get(record.candidate)
+            if table is not None and table.uuid != self._of(alias).uuid:
+                problems[alias] = {"problem": "another table has the candidate's name"}
+            elif problem := incomplete(record, table):
+                problems[alias] = {"problem": problem}
+            else:
+                self.staging.check_created(self.plan, self._of(alias), record.candidate, seen)
+        if problems:
+            raise Stopped(
+                Stop(
+                    Code.CANDIDATE_NOT_READY,
+                    f"{target}: the candidate is not complete on {', '.join(problems)}. Nothing was published.",
+                    replicas=problems,
+                )
+            )
+        prepared = stages.prepared(record, live_rows=seen.rows(target.table), now=seen.server_time)
+        ports.evidence.write(record.operation_id, _staged(prepared))
+        slot.move(lambda _: prepared)
+        ports.log(f"{target}: prepared {record.content.rows:,} rows in {record.candidate} on every replica.")
+        self.staging.sweep(None, target_key=record.target_key)
+        return stage_receipt(slot.record, self.plan, self.staging.quoted(record.candidate), resumed=False)
+
+    def _require_unmoved(self, seen: Observation) -> None:
+        """Check that the slot and the live tables are what they were when the target was locked.
+
+        :raises Stopped: ``TARGET_MOVED``, ``CAS_CONFLICT``, ``INVENTORY_DRIFT``.
+        """
+        stored, target = self.slot.stored, self.site.target
+        found = seen.record
+        if found is None or (found.write_id, found.version) != (stored.write_id, stored.version):
+            raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
+        if stop := inventory_drift(stored.record, seen):
+            raise Stopped(stop)
+        for alias, facts in seen.replicas.items():
+            live = facts.tables.get(target.table)
+            if (live.generation if live else None) != stored.record.predecessor_on(alias):
+                raise Stopped(
+                    Stop(
+                        Code.TARGET_MOVED,
+                        f"The target was replaced or altered on {alias} while this operation was staging.",
+                        facts={"replica": alias},
+                    )
+                )
+
+    def _give_up(self) -> None:
+        """Free the target: a retry would meet the same answer. The stop itself is what is reported."""
+        slot, record = self.slot, self.slot.record
+        try:
+            slot.move(lambda now: transitions.aborted(now, now=self._now()))
+            finish_drops(self.ports, self.site, slot.stored, self._now(), self.waits)
+        except Stopped as stopped:
+            self.ports.log(f"{self.site.target}: not all could be given back now: {stopped.stop.message}")
+        else:
+            self.staging.sweep(None, target_key=record.target_key)
+            self.ports.log(f"{self.site.target}: given up; the target is free, the live table is as it was.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Created:
+    engine_full: str
+    schema_digest: str
+
+
+def _staged(record: IndependentRecord) -> Staged:
+    return Staged(
+        attempt=record.attempt_id,
+        table=record.candidate,
+        uuid=record.desired.uuid,
+        rows=record.content.rows,
+        bytes=record.staged_bytes,
+        source_rows=None,
+        content=record.content,
+        replicas=record.replicas,
+    )
