@@ -82,6 +82,12 @@ def _connection_fields() -> dict[str, Any]:
         "client_cert": field("Client certificate", _TEXT, "Path of the client's certificate."),
         "client_cert_key": field("Client key", _TEXT, "Path of the client certificate's key."),
         "hosts": field("Further hosts", _TEXT, "More endpoints, as host or host:port, separated by commas."),
+        "replicas": field(
+            "Replicas",
+            _TEXT,
+            'Where each replica is reached, as JSON: {"s1/r1": "host:port", ...}. For clusters of independent '
+            "tables, if their own names lead nowhere from Airflow.",
+        ),
         "connect_timeout": field("Connect timeout", _SECONDS, "Seconds; 10 by default."),
         "send_receive_timeout": field(
             "Read timeout", _SECONDS, "Seconds for which a server may be silent; 300 by default."

@@ -37,6 +37,8 @@ from airflow_provider_dpone.clickhouse.replicas import (
     members_of,
     next_sequence,
     section,
+    server_identity,
+    server_section,
 )
 from airflow_provider_dpone.clickhouse.server import Server, Settings
 from airflow_provider_dpone.clickhouse.sql import SqlSyntaxError, Token, TokenKind, string, tokens, unquote
@@ -248,16 +250,7 @@ class Catalog:
         in_database = f"WHERE database = {database}"
         named = ", ".join(string(name) for name in names)
         per_replica = [
-            section(
-                "server",
-                {
-                    "uuid": "serverUUID()",
-                    "host": "hostName()",
-                    "port": "tcpPort()",
-                    "version": "version()",
-                },
-                "FROM system.one",
-            ),
+            server_section(),
             # currentUser() would be who asked, wherever it runs. Here it is who may do what on that server.
             section("user", {"user": "user"}, "FROM system.processes WHERE query_id = queryID()"),
             member_section(self.target.cluster),
@@ -348,7 +341,7 @@ class Catalog:
         replication = {fields["table"]: _replication(fields) for fields in answers.all(number, "replication")}
         facts = ReplicaFacts(
             alias=alias,
-            server=_server_identity(server),
+            server=server_identity(server),
             version=server["version"] or "",
             user=(answers.one(number, "user") or {}).get("user") or "",
             inventory_digest=Inventory(self.target.cluster, members_of(listed)).digest,
@@ -424,14 +417,6 @@ _NAMING_ENGINES: Final = (
     "WindowView",
 )
 """Engines of objects that name another table."""
-
-
-def _server_identity(server: Fields) -> str:
-    """Return what tells servers apart, hashed: host names never leave the process."""
-    uuid = server["uuid"] or ""
-    if uuid.strip("0-"):
-        return digest("dpone/server.v1", "uuid", uuid)
-    return digest("dpone/server.v1", "endpoint", server["host"] or "", server["port"] or "")
 
 
 def _replication(fields: Fields) -> Replication:

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from airflow_provider_dpone.clickhouse.server import Settings
 from airflow_provider_dpone.clickhouse.sql import string
+from airflow_provider_dpone.publication.canonical import digest
 from airflow_provider_dpone.publication.inventory import Member
 
 Fields: TypeAlias = Mapping[str, str | None]
@@ -67,6 +68,23 @@ def member_section(cluster: str) -> str:
         },
         f"FROM system.clusters WHERE cluster = {string(cluster)}",
     )
+
+
+def server_section() -> str:
+    """Return the section ``server``: which server it is that runs it, and of which release."""
+    return section(
+        "server",
+        {"uuid": "serverUUID()", "host": "hostName()", "port": "tcpPort()", "version": "version()"},
+        "FROM system.one",
+    )
+
+
+def server_identity(server: Fields) -> str:
+    """Return what tells servers apart, from the section ``server``, hashed: host names never leave the process."""
+    uuid = server["uuid"] or ""
+    if uuid.strip("0-"):
+        return digest("dpone/server.v1", "uuid", uuid)
+    return digest("dpone/server.v1", "endpoint", server["host"] or "", server["port"] or "")
 
 
 def members_of(rows: Iterable[Fields]) -> tuple[Member, ...]:

@@ -87,6 +87,7 @@ _SOCKET_OPTIONS: Final[list[tuple[int, int, int | bytes]]] = [
 
 _BROKEN: Final = (HTTPError, OSError, http.client.HTTPException)
 _LOST: Final = "the connection broke or the server was silent for too long"
+_ANOTHER: Final = "what answered is not the server that this connection is bound to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class ConnectionSettings:
     :ivar connect_timeout: seconds.
     :ivar read_timeout: seconds; how long a server may be silent.
     :ivar session_settings: the user's own settings, sent with every statement. Ours win.
+    :ivar replicas: HTTP endpoints by replica, such as ``s1/r2``, where the cluster's own names lead nowhere.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -111,6 +113,7 @@ class ConnectionSettings:
     connect_timeout: float = 10.0
     read_timeout: float = 300.0
     session_settings: Mapping[str, str] = field(default_factory=dict)
+    replicas: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -165,9 +168,15 @@ class Server:
         self._pools = [self._pool(host, port) for host, port in settings.hosts]
         self._preferred = 0
         self._mutations = 0
+        self._name = ""
 
     def __repr__(self) -> str:
         return f"Server({len(self._pools)} endpoints, secure={self._settings.secure})"
+
+    @property
+    def settings(self) -> ConnectionSettings:
+        """Where and as whom this connects."""
+        return self._settings
 
     @property
     def user(self) -> str:
@@ -178,6 +187,13 @@ class Server:
     def mutations(self) -> int:
         """How many requests of :meth:`once` have left (in whole or in part) so far."""
         return self._mutations
+
+    def bind(self, name: str) -> None:
+        """Count only what one server answers, from now on: the one that calls itself ``name``; any if it's empty.
+
+        What another one answers is a lost reply: it says nothing about the server that was meant.
+        """
+        self._name = name
 
     def close(self) -> None:
         """Close the pool's idle connections."""
@@ -222,7 +238,7 @@ class Server:
                 failure = ReplyLost(_LOST)
                 continue
             try:
-                reply = _read_reply(response)
+                reply = _read_reply(response, self._name)
             except ReplyLost as error:
                 failure = error
                 continue
@@ -266,8 +282,8 @@ class Server:
                 before_send()
             self._mutations += 1
             if body is None:
-                return _send(connection, url, headers, sql.encode(), None)
-            return _send(connection, url, headers, None, _Body(body))
+                return _send(connection, url, headers, sql.encode(), None, self._name)
+            return _send(connection, url, headers, None, _Body(body), self._name)
         finally:
             connection.close()
 
@@ -349,7 +365,12 @@ class _Body:
 
 
 def _send(
-    connection: HTTPConnection, url: str, headers: Mapping[str, str], data: bytes | None, body: _Body | None
+    connection: HTTPConnection,
+    url: str,
+    headers: Mapping[str, str],
+    data: bytes | None,
+    body: _Body | None,
+    name: str,
 ) -> OnceReply:
     try:
         try:
@@ -371,6 +392,7 @@ def _send(
         if body is not None and body.failure is error:
             raise
         raise ReplyLost(_LOST) from None
+    _require_name(response, name)
     if (failure := _server_error(response, text)) is not None:
         raise failure
     if not _is_clickhouse(response) or (body is not None and not body.complete):
@@ -391,8 +413,9 @@ def _connect_failed(error: Exception) -> ConnectFailed:
             return ConnectFailed("the server did not accept a connection")
 
 
-def _read_reply(response: BaseHTTPResponse) -> ReadReply:
+def _read_reply(response: BaseHTTPResponse, name: str) -> ReadReply:
     text = response.data.decode(errors="replace")
+    _require_name(response, name)
     if (failure := _server_error(response, text)) is not None:
         raise failure
     if not _is_clickhouse(response):
@@ -405,6 +428,12 @@ def _read_reply(response: BaseHTTPResponse) -> ReadReply:
         # A query that fails after its first bytes appends the error to them.
         raise ServerError.from_text(text) or ReplyLost("the answer is not complete") from None
     return ReadReply(columns, rows, _server_name(response), _summary(response))
+
+
+def _require_name(response: BaseHTTPResponse, name: str) -> None:
+    # Errors have the header, too.
+    if name and _server_name(response) != name:
+        raise ReplyLost(_ANOTHER)
 
 
 def _server_error(response: BaseHTTPResponse, text: str) -> ServerError | None:

@@ -6,7 +6,9 @@ connection of the official provider. Connections of that type are accepted as th
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +25,10 @@ CONNECTION_TYPES: Final = ("dpone_clickhouse", "clickhouse")
 
 _TRUE: Final = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE: Final = frozenset({"0", "false", "f", "no", "n", "off"})
+_REPLICA: Final = re.compile(r"s[1-9]\d*/r[1-9]\d*", re.ASCII)
+_ENDPOINT: Final = re.compile(
+    r"(?:\[(?P<address>[^\]]*)\]|(?P<host>[^\s:/?#@\[\]]+))(?::(?P<port>\d{1,5}))?", re.ASCII
+)
 
 
 class DponeClickHouseHook(BaseHook):
@@ -30,9 +36,10 @@ class DponeClickHouseHook(BaseHook):
 
     The connection's extra may hold: ``secure``, ``verify`` (on by default), ``ca_cert``, ``client_cert``,
     ``client_cert_key`` (paths of files), ``connect_timeout`` and ``send_receive_timeout`` (seconds), ``hosts``
-    (further endpoints: a list, or text with commas, of ``host`` or ``host:port``) and ``session_settings``
-    (a dict of ClickHouse settings). They are looked for in ``client_kwargs`` too. Text such as ``"false"`` is
-    understood as what it says. Other keys belong to other tools and are left alone.
+    (further endpoints: a list, or text with commas, of ``host`` or ``host:port``), ``replicas`` (a dict from
+    replicas, as ``s1/r1``, to ``host`` or ``host:port``) and ``session_settings`` (a dict of ClickHouse
+    settings). They are looked for in ``client_kwargs`` too. Text such as ``"false"`` is understood as what it
+    says. Other keys belong to other tools and are left alone.
 
     :param clickhouse_conn_id: The Airflow connection.
     """
@@ -183,6 +190,7 @@ def connection_settings(connection: Connection) -> ConnectionSettings:
         connect_timeout=extra.seconds("connect_timeout", default=10.0),
         read_timeout=extra.seconds("send_receive_timeout", default=300.0),
         session_settings=extra.settings("session_settings"),
+        replicas=extra.replicas("replicas", hosts[0][1]),
     )
 
 
@@ -240,22 +248,31 @@ class _Extra:
                 pass
             case _:
                 raise self._wrong(key, "a list of host or host:port")
-        return [self._host(key, entry, default_port) for entry in entries]
+        return [self._endpoint(key, "a list of host or host:port", entry, default_port) for entry in entries]
 
-    def _host(self, key: str, entry: object, default_port: int) -> tuple[str, int]:
-        match entry:
-            case str() if entry.startswith("[") and "]" in entry:
-                host, _, port = entry[1:].partition("]")
-                port = port.removeprefix(":")
-            case str() if entry.count(":") > 1:
-                host, port = entry, ""
-            case str():
-                host, _, port = entry.partition(":")
-            case _:
-                raise self._wrong(key, "a list of host or host:port")
-        if not host or (port and not port.isdecimal()):
-            raise self._wrong(key, "a list of host or host:port")
-        return host, int(port or default_port)
+    def replicas(self, key: str, default_port: int) -> dict[str, tuple[str, int]]:
+        given = self._object(key)
+        if any(_REPLICA.fullmatch(alias) is None for alias in given):
+            raise self._wrong(key, "a JSON object whose names are replicas, such as s1/r1")
+        return {
+            alias: self._endpoint(
+                key, f"a JSON object with host or host:port for {alias}", entry, default_port
+            )
+            for alias, entry in given.items()
+        }
+
+    def _endpoint(self, key: str, wanted: str, entry: object, default_port: int) -> tuple[str, int]:
+        """Read ``host``, ``host:port``, an IPv6 address, or ``[address]:port``."""
+        text = entry.strip() if isinstance(entry, str) else ""
+        if _is_ipv6(text):
+            return text, default_port
+        found = _ENDPOINT.fullmatch(text)
+        if found is None or (found["host"] is None and not _is_ipv6(found["address"])):
+            raise self._wrong(key, wanted)
+        port = int(found["port"] or default_port)
+        if not 0 < port < 65536:
+            raise self._wrong(key, wanted)
+        return found["host"] or found["address"], port
 
     def settings(self, key: str) -> dict[str, str]:
         settings: dict[str, str] = {}
@@ -292,3 +309,11 @@ class _Extra:
 
     def _wrong(self, key: str, wanted: str) -> ValueError:
         return ValueError(f"extra {key!r} of {self._name} must be {wanted}")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -50,6 +50,7 @@ class Code(StrEnum):
     REPLICATION_MODE_MISMATCH = _PREFIX + "REPLICATION_MODE_MISMATCH"
     REPLICA_UNAVAILABLE = _PREFIX + "REPLICA_UNAVAILABLE"
     REPLICAS_NOT_DISTINCT = _PREFIX + "REPLICAS_NOT_DISTINCT"
+    REPLICA_CONNECTION_WRONG = _PREFIX + "REPLICA_CONNECTION_WRONG"
     INTERSERVER_SECRET_MISSING = _PREFIX + "INTERSERVER_SECRET_MISSING"
     UNSUPPORTED_DATABASE = _PREFIX + "UNSUPPORTED_DATABASE"
     UNSUPPORTED_TARGET = _PREFIX + "UNSUPPORTED_TARGET"
@@ -145,6 +146,12 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
         _R,
         "Two entries of the cluster answer as the same server.",
         "Correct the cluster's remote_servers: each replica must be its own server.",
+    ),
+    Code.REPLICA_CONNECTION_WRONG: CodeMeaning(
+        _R,
+        "The direct connection of a replica leads to another server, or logs in as another user.",
+        "Correct 'replicas' in the connection's extra; without it, the replicas' names in remote_servers must lead "
+        "from Airflow to themselves.",
     ),
     Code.INTERSERVER_SECRET_MISSING: CodeMeaning(
         _R,

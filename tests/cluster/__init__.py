@@ -3,13 +3,22 @@
 from tests.cluster.client import ClickHouseError, ClusterClient, ControlError, Fault, wait_until
 from tests.cluster.ddl_queue import QueueRow, QueueStatus
 from tests.cluster.local import ClusterNotStartedError, LocalCluster
-from tests.cluster.spec import APP_PASSWORD, APP_USER, CLUSTER_NAME, ClusterSpec, Endpoint, User
+from tests.cluster.spec import (
+    APP_PASSWORD,
+    APP_USER,
+    CLUSTER_NAME,
+    INDEPENDENT_CLUSTER_NAME,
+    ClusterSpec,
+    Endpoint,
+    User,
+)
 from tests.cluster.statement_log import LoggedStatement, Outcome
 
 __all__ = [
     "APP_PASSWORD",
     "APP_USER",
     "CLUSTER_NAME",
+    "INDEPENDENT_CLUSTER_NAME",
     "ClickHouseError",
     "ClusterClient",
     "ClusterNotStartedError",

@@ -16,6 +16,7 @@ from tests.cluster.spec import (
     ADMIN_USER,
     APP_PASSWORD,
     APP_USER,
+    INDEPENDENT_CLUSTER_NAME,
     LOCALHOST,
     QUEUE_STAND_IN,
     ClusterSpec,
@@ -65,7 +66,7 @@ def write_node_folder(folder: Path, spec: ClusterSpec, node: int, ports: dict[in
     shutil.copytree(FRAGMENTS / "users.d", folder / "users.d")
     (folder / "config.xml").write_text(_embedded_config(folder, node, ports[node].interserver))
     (folder / "users.xml").write_text(_USERS)
-    (folder / "config.d" / "zz-further-replicas.xml").write_text(_further_replicas(ports))
+    (folder / "config.d" / "zz-further-replicas.xml").write_text(_further_clusters(spec, ports))
     (folder / "users.d" / "zz-further-users.xml").write_text(_further_users(spec.users))
 
 
@@ -117,16 +118,26 @@ _USERS = f"""<clickhouse>
 """
 
 
-def _further_replicas(ports: dict[int, NodePorts]) -> str:
-    replicas = "".join(
-        f'<replica number="{number}"><host>{LOCALHOST}</host><port>{node.tcp}</port></replica>'
+def _further_clusters(spec: ClusterSpec, ports: dict[int, NodePorts]) -> str:
+    replicas = {
+        number: f'<replica number="{number}"><host>{LOCALHOST}</host><port>{node.tcp}</port></replica>'
         for number, node in ports.items()
-        if number > _REPLICAS_IN_FRAGMENTS
-    )
-    shard = f"<shard>{replicas}</shard>" if replicas else ""
+    }
+    further = "".join(text for number, text in replicas.items() if number > _REPLICAS_IN_FRAGMENTS)
+    shard = f"<shard>{further}</shard>" if further else ""
     return (
-        f"<clickhouse><remote_servers><analytics>{shard}</analytics>{_unsupported_clusters(ports)}"
+        f"<clickhouse><remote_servers><analytics>{shard}</analytics>"
+        f"{_independent_cluster(spec, ''.join(replicas.values()))}{_unsupported_clusters(ports)}"
         "</remote_servers></clickhouse>\n"
+    )
+
+
+def _independent_cluster(spec: ClusterSpec, replicas: str) -> str:
+    """All servers again, as a cluster whose tables don't replicate themselves."""
+    secret = f"<secret>{_SECRET}</secret>" if spec.secret else ""
+    return (
+        f"<{INDEPENDENT_CLUSTER_NAME}>{secret}<shard><internal_replication>false</internal_replication>"
+        f"{replicas}</shard></{INDEPENDENT_CLUSTER_NAME}>"
     )
 
 

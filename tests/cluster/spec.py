@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CLUSTER_NAME = "analytics"
+INDEPENDENT_CLUSTER_NAME = "independent"
+"""The same servers once more, always without internal replication."""
 SHARD_MACRO = "01"
 CONTROL_DATABASE = "dpone"
 DATABASE_PREFIX = "mart"

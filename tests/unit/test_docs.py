@@ -371,6 +371,8 @@ def sets_a_variable(words: list[str]) -> None:
     settings = connection_settings(Connection.from_json(value, conn_id=name))
     assert settings.secure
     assert all(port == 8443 for _, port in settings.hosts)
+    assert len({*settings.replicas.values()}) in (0, 2)
+    assert all(port == 8443 for _, port in settings.replicas.values())
 
 
 def checks_the_pages(words: list[str]) -> None:

@@ -111,6 +111,15 @@ def test_session_settings_may_be_json_text_as_the_form_gives_them() -> None:
         {"hosts": ["a:b"]},
         {"hosts": [""]},
         {"hosts": [1]},
+        {"hosts": ["ch2:"]},
+        {"hosts": ["ch2:0"]},
+        {"hosts": ["ch2:65536"]},
+        {"hosts": ["http://ch2"]},
+        {"replicas": ["ch1"]},
+        {"replicas": "ch1:8123"},
+        {"replicas": {"r1": "ch1"}},
+        {"replicas": {"s1/r0": "ch1"}},
+        {"replicas": {" s1/r1": "ch1"}},
         {"ca_cert": 1},
     ],
 )
@@ -134,6 +143,46 @@ def test_hosts_alone_are_enough_and_none_is_refused() -> None:
     assert connection_settings(connection({"hosts": "ch2"}, host=None)).hosts == (("ch2", 8123),)
     with pytest.raises(ValueError, match="names no host"):
         connection_settings(connection(host=None))
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        {"s1/r1": "ch1:9", "s1/r2": " ch2 ", "s1/r3": "[2001:db8::1]:9", "s1/r10": "2001:db8::2"},
+        '{"s1/r1": "ch1:9", "s1/r2": "ch2", "s1/r3": "[2001:db8::1]:9", "s1/r10": "[2001:db8::2]"}',
+    ],
+)
+def test_each_replica_may_have_an_address_and_the_first_hosts_port(replicas: object) -> None:
+    settings = connection_settings(connection({"replicas": replicas, "hosts": "ch9:7"}, port=8124))
+    assert settings.replicas == {
+        "s1/r1": ("ch1", 9),
+        "s1/r2": ("ch2", 8124),
+        "s1/r3": ("2001:db8::1", 9),
+        "s1/r10": ("2001:db8::2", 8124),
+    }
+    assert connection_settings(connection({"secure": True, "replicas": {"s1/r1": "a"}})).replicas == {
+        "s1/r1": ("a", 8443)
+    }
+
+
+@pytest.mark.parametrize("nothing", [{}, "", "{}", None])
+def test_no_map_of_replicas_is_none(nothing: object) -> None:
+    assert connection_settings(connection({"replicas": nothing})).replicas == {}
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("s3cret:", "s3cret:port", "s3cret:0", "s3cret:65536", "s3cret:-1", "s3cret:٨١٢٣", "s3cret:8123:9"),
+        *("", ":8123", "[s3cret]:8123", "[::1", "[::1]s3cret", "[]:8123", "http://s3cret:8123", "s3cret/x"),
+        *("a@s3cret", "s3cret 1", 8123, ["s3cret"], None),
+    ],
+)
+def test_an_address_that_is_none_is_refused_by_key_and_replica_and_not_by_value(endpoint: object) -> None:
+    wanted = "extra 'replicas' of connection 'ch' must be a JSON object with host or host:port for s1/r2"
+    with pytest.raises(ValueError, match=wanted) as caught:
+        connection_settings(connection({"replicas": {"s1/r1": "ch1", "s1/r2": endpoint}}))
+    assert "s3cret" not in str(caught.value)
 
 
 def test_nothing_shows_the_password() -> None:
