@@ -19,8 +19,9 @@ from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.leftovers import read_leftovers
+from airflow_provider_dpone.clickhouse.load import Limits
 from airflow_provider_dpone.clickhouse.server import Server
-from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
+from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
 from airflow_provider_dpone.clickhouse.watching import Lookout
 from airflow_provider_dpone.evidence.location import evidence_root

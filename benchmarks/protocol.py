@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
+from airflow_provider_dpone.clickhouse.load import Limits
+from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.publication.decide import Guards
 from airflow_provider_dpone.routes.cluster_refresh import PublishRequest, publish
 from airflow_provider_dpone.routes.ports import Attempt

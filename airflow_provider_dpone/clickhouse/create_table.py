@@ -100,14 +100,15 @@ def build_candidate(
     database: str,
     name: str,
     uuid: str,
-    cluster: str,
+    cluster: str | None,
     mark: TableMark,
     keeper_path: str | None = None,
     replica: str | None = None,
 ) -> str:
-    """The statement that creates the candidate on every replica of ``cluster``.
+    """The statement that creates the candidate on every replica of ``cluster``, or on the server that gets it.
 
     :param uuid: The table's UUID, chosen by us and the same on all replicas.
+    :param cluster: ``None``: only the server that gets the statement creates it.
     :param keeper_path: Where the table lives in Keeper. Without it the definition's own path is kept if it
         has ``{uuid}`` (so another ensemble or prefix stays), else the server's usual default is used.
     :param replica: The replica's name in Keeper; chosen together with the path.
@@ -120,7 +121,8 @@ def build_candidate(
     if definition.engine.startswith("Replicated"):
         place = string(keeper_path or own[0]), string(replica or own[1])
         arguments = (*place, *arguments)
-    table = f"{qualified(database, name)} UUID {string(str(UUID(uuid)))} ON CLUSTER {identifier(cluster)}"
+    where = "" if cluster is None else f" ON CLUSTER {identifier(cluster)}"
+    table = f"{qualified(database, name)} UUID {string(str(UUID(uuid)))}{where}"
     comment = with_mark(definition.user_comment, mark)
     return _create_table(table, replace(definition, engine_arguments=arguments, comment=comment))
 
@@ -164,7 +166,7 @@ def format_query(text: str) -> str:
     return f"SELECT formatQuerySingleLine({string(text)})"
 
 
-def structure_text(structure: TableStructure) -> str:
+def structure_text(structure: TableStructure, engine: str = REPLICATED_ENGINE) -> str:
     """A CREATE TABLE for the server to format, from a structure.
 
     Raises :class:`DefinitionError` when a piece is not one piece: a comma, semicolon or comment in it, or
@@ -178,7 +180,7 @@ def structure_text(structure: TableStructure) -> str:
         indexes=tuple(_piece(entry, "indexes") for entry in structure.indexes),
         constraints=tuple(_piece(entry, "constraints") for entry in structure.constraints),
         projections=tuple(_piece(entry, "projections") for entry in structure.projections),
-        engine=REPLICATED_ENGINE,
+        engine=engine,
         partition_by=_key(structure.partition_by, "partition_by", structure.columns),
         primary_key=_key(structure.primary_key, "primary_key", structure.columns),
         order_by=_key(structure.order_by, "order_by", structure.columns),
@@ -240,16 +242,16 @@ def ddl_text(ddl: str) -> str:
     return f"{ddl[: found[2].start]}{_PLACEHOLDER} {ddl[found[2].start :]}"
 
 
-def from_ddl(formatted: str) -> TableDefinition:
+def from_ddl(formatted: str, default_engine: str = REPLICATED_ENGINE) -> TableDefinition:
     """The definition in the server's formatting of :func:`ddl_text` or :func:`structure_text`.
 
-    An engine that is not given is ``ReplicatedMergeTree``. Raises :class:`DefinitionError` as
+    An engine that is not given is ``default_engine``. Raises :class:`DefinitionError` as
     :func:`parse` does, and for a Keeper path and replica name, which are not the author's to choose.
     """
     definition = parse(formatted)
     if definition.name != _PLACEHOLDER:
         raise DefinitionError("the table must have no name of its own")
-    engine = definition.engine or REPLICATED_ENGINE
+    engine = definition.engine or default_engine
     if engine.startswith("Replicated") and definition.engine_arguments:
         raise DefinitionError(f"{engine} must be written without arguments: Keeper path and replica are ours")
     if not definition.order_by and not definition.primary_key:

@@ -7,6 +7,7 @@ one-line meaning leave this module; the text itself is looked at here and then k
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum, unique
 from typing import Final
 
@@ -222,3 +223,14 @@ def name_of(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return ""
+
+
+def stop_with(
+    code: Code,
+    message: str,
+    *,
+    facts: Mapping[str, Json] | None = None,
+    replicas: Mapping[str, Mapping[str, Json]] | None = None,
+) -> Stopped:
+    """Return the exception of a stop."""
+    return Stopped(Stop(code, message, facts=facts or {}, replicas=replicas or {}))

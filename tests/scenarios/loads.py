@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from airflow_provider_dpone.clickhouse.staging import Limits
+from airflow_provider_dpone.clickhouse.load import Limits
 from tests.cluster import wait_until
 from tests.integration.refresh_site import QUICK
 from tests.integration.staging_site import Streamed

@@ -166,5 +166,5 @@ def test_names_are_quoted(staging: ClusterStaging) -> None:
 def test_after_a_cancel_no_load_begins(staging: ClusterStaging) -> None:
     staging.cancel()
     with pytest.raises(Stopped) as caught:
-        staging._source_load()
+        staging._loader._access.load()
     assert caught.value.stop.code is Code.STAGING_FAILED
