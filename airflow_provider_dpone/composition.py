@@ -24,7 +24,6 @@ from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
 from airflow_provider_dpone.clickhouse.watching import Lookout
-from airflow_provider_dpone.evidence.location import evidence_root
 from airflow_provider_dpone.evidence.prune import PruneResult
 from airflow_provider_dpone.evidence.prune import prune as run_prune
 from airflow_provider_dpone.evidence.reader import EvidenceReader, clusters
@@ -42,6 +41,7 @@ from airflow_provider_dpone.routes.cluster_refresh.preflight import Finding, Pre
 from airflow_provider_dpone.routes.cluster_refresh.preflight import preflight as run_preflight
 from airflow_provider_dpone.routes.ports import Log, Ports, Target
 from airflow_provider_dpone.sources import Source
+from airflow_provider_dpone.storage import evidence_root
 from airflow_provider_dpone.values import ClusterRefresh
 
 if TYPE_CHECKING:

@@ -62,6 +62,22 @@ EVIDENCE_PATH_IS_SHARED: Final = Option(
     "Declares that ``evidence_path`` is a local folder that all workers share, such as a network mount. "
     "Without it, a local folder is refused for executors that run tasks on other machines.",
 )
+ARTIFACT_PATH: Final = Option(
+    "artifact_path",
+    "",
+    "string",
+    "Folder of the sealed artifacts, from which the replicas of ``replication_mode='external'`` are loaded, as a "
+    "path or URL of Airflow's object storage. They are the rows themselves: up to ``max_source_bytes`` for each "
+    "target that is being staged. Never in ``evidence_path``. Empty: ``dpone/artifacts`` in ``AIRFLOW_HOME``, "
+    "which is accepted with the LocalExecutor only. Every worker must see the same folder.",
+    "s3://aws_default@bucket/dpone-artifacts",
+)
+ARTIFACT_PATH_IS_SHARED: Final = Option(
+    "artifact_path_is_shared",
+    "False",
+    "boolean",
+    "Declares that ``artifact_path`` is a local folder that all workers share, as ``evidence_path_is_shared`` does.",
+)
 CONTROL_DATABASE: Final = Option(
     "control_database", "dpone", "string", "Database of the control table, the same on every cluster."
 )
@@ -113,6 +129,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         DEPLOYMENT_ID,
         EVIDENCE_PATH,
         EVIDENCE_PATH_IS_SHARED,
+        ARTIFACT_PATH,
+        ARTIFACT_PATH_IS_SHARED,
         CONTROL_DATABASE,
         CONTROL_TABLE,
         READY_TIMEOUT,

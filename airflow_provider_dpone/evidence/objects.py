@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, cast
 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.storage import is_local
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -87,11 +88,6 @@ def remove_folder(folder: ObjectStoragePath) -> None:
             os.rmdir(folder.path)  # noqa: PTH106 - ObjectStoragePath.rmdir would delete what is in it
         except OSError:
             return
-
-
-def is_local(folder: ObjectStoragePath) -> bool:
-    """Tell whether a folder lies on a disk of this machine."""
-    return folder.protocol in ("", "file", "local")
 
 
 def unavailable(why: str) -> Stopped:

@@ -97,6 +97,9 @@ class Code(StrEnum):
     SERVER_UNAVAILABLE = _PREFIX + "SERVER_UNAVAILABLE"
     SERVER_ERROR = _PREFIX + "SERVER_ERROR"
     EVIDENCE_UNAVAILABLE = _PREFIX + "EVIDENCE_UNAVAILABLE"
+    ARTIFACT_UNAVAILABLE = _PREFIX + "ARTIFACT_UNAVAILABLE"
+    ARTIFACT_MISSING = _PREFIX + "ARTIFACT_MISSING"
+    ARTIFACT_DIFFERS = _PREFIX + "ARTIFACT_DIFFERS"
     STATEMENT_REFUSED = _PREFIX + "STATEMENT_REFUSED"
     ENTRY_NOT_SEEN = _PREFIX + "ENTRY_NOT_SEEN"
     ENTRY_UNREADABLE = _PREFIX + "ENTRY_UNREADABLE"
@@ -342,6 +345,22 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     ),
     Code.EVIDENCE_UNAVAILABLE: CodeMeaning(
         _T, "The evidence store can't be written.", "Restore it; a retry resumes from the recorded state."
+    ),
+    Code.ARTIFACT_UNAVAILABLE: CodeMeaning(
+        _T,
+        "The artifact store can't be used. The target is untouched.",
+        "Restore it, or give it room; a retry goes on from the recorded state.",
+    ),
+    Code.ARTIFACT_MISSING: CodeMeaning(
+        _T,
+        "The sealed artifact is not in the artifact store. The target is untouched.",
+        "Check that every worker has the same [dpone] artifact_path; a retry looks again. If the artifact is gone, "
+        "clear the stage task: the source is read anew.",
+    ),
+    Code.ARTIFACT_DIFFERS: CodeMeaning(
+        _C,
+        "The stored artifact is not the bytes that were sealed. The target is untouched.",
+        "Find out what changed the artifact store. Then clear the stage task: the source is read anew.",
     ),
     Code.STATEMENT_REFUSED: CodeMeaning(
         _T,

@@ -27,6 +27,8 @@ def test_the_options() -> None:
         "deployment_id": "default",
         "evidence_path": "",
         "evidence_path_is_shared": "False",
+        "artifact_path": "",
+        "artifact_path_is_shared": "False",
         "control_database": "dpone",
         "control_table": "authority_v1",
         "ready_timeout": "600",

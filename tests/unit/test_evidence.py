@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
-from airflow_provider_dpone.evidence import location
 from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stopped
@@ -220,66 +218,3 @@ def test_a_lost_write_stops_without_the_storages_text(monkeypatch: pytest.Monkey
         store(mounted(monkeypatch, BrokenStorage())).write(OPERATION, INTENT)
     assert "ConnectionError" in str(caught.value.stop)
     assert "secret-host" not in str(caught.value.stop)
-
-
-SetOptions = Callable[..., None]
-
-
-@pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> SetOptions:
-    monkeypatch.setenv("AIRFLOW_HOME", "/home/airflow")
-    monkeypatch.delenv("AIRFLOW_IS_K8S_EXECUTOR_POD", raising=False)
-
-    def set_options(**values: str) -> None:
-        for name, value in values.items():
-            monkeypatch.setenv(f"AIRFLOW__{name.upper()}", value)
-
-    set_options(core__executor="LocalExecutor")
-    return set_options
-
-
-def test_the_default_folder_is_in_airflows_home(options: SetOptions) -> None:
-    assert location.evidence_root().path == "/home/airflow/dpone/evidence"
-
-
-@pytest.mark.parametrize(
-    "executor",
-    [
-        "CeleryExecutor",
-        "LocalExecutor,CeleryExecutor",
-        "airflow.providers.cncf.kubernetes.executors.kubernetes_executor.KubernetesExecutor",
-        "near:LocalExecutor,far:my.module.OtherExecutor",
-        "LocalExecutor;team=CeleryExecutor",
-    ],
-)
-@pytest.mark.parametrize("path", ["", "file:///shared/dpone", "/shared/dpone"])
-def test_a_local_folder_is_refused_where_tasks_run_elsewhere(
-    options: SetOptions, executor: str, path: str
-) -> None:
-    options(core__executor=executor, dpone__evidence_path=path)
-    with pytest.raises(ValueError, match="evidence_path to a shared storage"):
-        location.evidence_root()
-    options(dpone__evidence_path_is_shared="True")
-    assert location.evidence_root().protocol in ("file", "")
-
-
-@pytest.mark.parametrize(
-    "executor", ["LocalExecutor", "airflow.executors.local_executor.LocalExecutor", "near:LocalExecutor"]
-)
-def test_a_local_executor_may_use_a_local_folder(options: SetOptions, executor: str) -> None:
-    options(core__executor=executor)
-    assert location.remote_executor() is None
-
-
-def test_a_worker_pod_is_recognised_whatever_executor_it_was_given(
-    options: SetOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options(core__executor="LocalExecutor")
-    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")
-    assert location.remote_executor() == "KubernetesExecutor"
-
-
-def test_a_path_without_a_storage_is_refused(options: SetOptions) -> None:
-    options(dpone__evidence_path="nosuch://bucket/x")
-    with pytest.raises(ValueError, match="evidence_path is no path of Airflow's object storage"):
-        location.evidence_root()
