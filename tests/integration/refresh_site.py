@@ -295,5 +295,5 @@ class RefreshSite:
         return self.cluster.statements(match, since=self.since)
 
     def swaps(self) -> int:
-        """How many EXCHANGE and RENAME were sent."""
-        return len(self.sent(r"^\s*(EXCHANGE|RENAME)\b"))
+        """How many EXCHANGE and RENAME were sent to the cluster."""
+        return len(self.sent(r"^\s*(EXCHANGE|RENAME)\b.* ON CLUSTER "))
