@@ -235,6 +235,7 @@ def orphans(server: Server, cluster: str) -> tuple[Orphan, ...]:
         authority_ids=(seen.authority_id, *sorted(seen.adopted)),
         unreadable_keys={record.key for record in records if isinstance(record, Unusable)},
         now=now,
+        independent=seen.independent,
     )
 
 
