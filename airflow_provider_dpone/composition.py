@@ -6,12 +6,13 @@ import secrets
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_dpone import options
+from airflow_provider_dpone.artifacts.store import ArtifactStore
 from airflow_provider_dpone.bad_input import bad_input
 from airflow_provider_dpone.clickhouse.authority import Authority
 from airflow_provider_dpone.clickhouse.catalog import Catalog
@@ -20,6 +21,8 @@ from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.leftovers import read_leftovers
 from airflow_provider_dpone.clickhouse.load import Limits
+from airflow_provider_dpone.clickhouse.replica_connections import ReplicaConnections
+from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.clickhouse.targets import Unusable, read_targets
@@ -41,7 +44,7 @@ from airflow_provider_dpone.routes.cluster_refresh.preflight import Finding, Pre
 from airflow_provider_dpone.routes.cluster_refresh.preflight import preflight as run_preflight
 from airflow_provider_dpone.routes.ports import Log, Ports, Target
 from airflow_provider_dpone.sources import Source
-from airflow_provider_dpone.storage import evidence_root
+from airflow_provider_dpone.storage import artifact_root, evidence_root
 from airflow_provider_dpone.values import ClusterRefresh
 
 if TYPE_CHECKING:
@@ -87,20 +90,42 @@ class Connected:
         """How many statements for the whole cluster may have left this process."""
         return self.queue.sent
 
-    def staging(self, refresh: ClusterRefresh, source: Source, load_seconds: float) -> ClusterStaging:
-        """Return the adapter that builds and loads candidates.
+    @contextmanager
+    def staging(
+        self, refresh: ClusterRefresh, source: Source, load_seconds: float
+    ) -> Iterator[ClusterStaging | ClusterReplicaStaging]:
+        """Return the adapter that builds and loads candidates; its own connections are closed at the end.
 
         :param load_seconds: how long a server may be silent during a load.
+        :raises Stopped: ``BAD_INPUT``: an option can't be used.
         """
-        return ClusterStaging(
+        limits = Limits(load=load_seconds)
+        if refresh.replication_mode == "internal":
+            yield ClusterStaging(
+                self.server,
+                self.site.target,
+                refresh,
+                source,
+                self.ports.log,
+                control=self.control,
+                limits=limits,
+            )
+            return
+        with bad_input():
+            root = artifact_root()
+        staging = ClusterReplicaStaging(
             self.server,
             self.site.target,
             refresh,
             source,
             self.ports.log,
+            lambda inventory: ReplicaConnections(self.server.settings, inventory),
+            lambda key: ArtifactStore(root, refresh.cluster, key),
             control=self.control,
-            limits=Limits(load=load_seconds),
+            limits=limits,
         )
+        with closing(staging):
+            yield staging
 
 
 @contextmanager
@@ -115,11 +140,6 @@ def connect(
     """
     target = Target(refresh.cluster, refresh.database, refresh.table)
     with bad_input():
-        if refresh.replication_mode != "internal":
-            raise ValueError(
-                "replication_mode='external' is not available in this release: it refreshes tables that "
-                "replicate themselves (internal_replication=true)"
-            )
         control = control_table()
         trail = evidence(refresh.cluster, writer=writer, about=about)
     with server(refresh.clickhouse_conn_id) as connection:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from airflow_provider_dpone.clickhouse import control_table
+from airflow_provider_dpone.clickhouse.canonical_digest import DIGEST_SETTINGS, canonical_digest_select
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.errors import (
     REPLICA_CODES,
@@ -44,6 +45,7 @@ from airflow_provider_dpone.clickhouse.server import Server, Settings
 from airflow_provider_dpone.clickhouse.sql import SqlSyntaxError, Token, TokenKind, string, tokens, unquote
 from airflow_provider_dpone.clickhouse.table_comment import split_comment
 from airflow_provider_dpone.clickhouse.table_definition import (
+    INDEPENDENT_ENGINE,
     REPLICATED_ENGINE,
     DefinitionError,
     TableDefinition,
@@ -53,6 +55,7 @@ from airflow_provider_dpone.clickhouse.table_definition import (
     schema_digest,
 )
 from airflow_provider_dpone.publication.canonical import digest
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import (
     ControlFacts,
@@ -66,6 +69,7 @@ from airflow_provider_dpone.publication.identity import target_key
 from airflow_provider_dpone.publication.inventory import Inventory, admit
 from airflow_provider_dpone.publication.record import (
     SENTINEL_KEY,
+    Content,
     ContentDigest,
     Row,
     StoredRecord,
@@ -181,15 +185,18 @@ class Catalog:
             self.observe([table])
         if (columns := self._columns.get(table)) is None:
             raise Stopped(Stop(Code.CANDIDATE_DIFFERS, f"Table {table!r} is not there to be compared."))
-        digests = content_digest_select(self.target.database, table, columns)
-        sql = (
-            "SELECT toUInt32(_shard_num) AS replica, rows, toString(city) AS city, toString(xxh3) AS xxh3 "
-            f"FROM clusterAllReplicas({string(self.target.cluster)}, view({digests}))"
-        )
+        independent = not any(member.internal_replication for member in self.inventory.members)
+        select, settings = content_digest_select, READ_SETTINGS
+        if independent:
+            select, settings = canonical_digest_select, {**READ_SETTINGS, **DIGEST_SETTINGS}
         sequence = next_sequence()
         try:
             reply = self.server.read(
-                sql, settings={**READ_SETTINGS, "skip_unavailable_shards": 0}, timeout=self.content_timeout
+                "SELECT toUInt32(_shard_num) AS replica, * "
+                f"FROM clusterAllReplicas({string(self.target.cluster)}, "
+                f"view({select(self.target.database, table, columns)}))",
+                settings={**settings, "skip_unavailable_shards": 0},
+                timeout=self.content_timeout,
             )
         except ServerError as error:
             if error.code == ErrorCode.UNKNOWN_TABLE:
@@ -199,12 +206,10 @@ class Catalog:
             raise stopped(error, f"Computing the content of {table!r}") from None
         except (ConnectFailed, ReplyLost) as error:
             raise stopped(error, f"Computing the content of {table!r}") from None
-        found = {
-            str(self.inventory.aliases[int(str(replica)) - 1]): ContentDigest(
-                rows=int(str(rows)), city=str(city), xxh3=str(xxh3)
-            )
-            for replica, rows, city, xxh3 in reply.rows
-        }
+        found: dict[str, Content] = {}
+        for replica, rows, *sums in reply.rows:
+            kind = CanonicalDigest if independent else ContentDigest
+            found[self.inventory.aliases[int(str(replica)) - 1]] = kind(int(str(rows)), *map(str, sums))
         if missing := [alias for alias in self.inventory.aliases if alias not in found]:
             raise Stopped(
                 Stop(Code.REPLICA_NOT_OBSERVED, f"{', '.join(missing)} gave no content digest of {table!r}.")
@@ -303,12 +308,13 @@ class Catalog:
             raise Stopped(_drift(f"More replicas answered than cluster {self.target.cluster!r} lists."))
         self._inventory = inventory
 
+        engine = REPLICATED_ENGINE if internal else INDEPENDENT_ENGINE
         replicas: dict[str, ReplicaFacts] = {}
         stored: StoredRecord | None = None
         for number, alias in enumerate(inventory.aliases, start=1):
             if number not in answers.replicas:
                 continue
-            facts, record = self._replica(alias, number, answers)
+            facts, record = self._replica(alias, number, answers, engine)
             replicas[alias] = facts
             # A version that any replica shows is stored in Keeper: the highest is the newest.
             if record is not None and (stored is None or record.version > stored.version):
@@ -328,7 +334,9 @@ class Catalog:
             dependents=_dependents(self.target, answers),
         )
 
-    def _replica(self, alias: str, number: int, answers: Answers) -> tuple[ReplicaFacts, StoredRecord | None]:
+    def _replica(
+        self, alias: str, number: int, answers: Answers, engine: str
+    ) -> tuple[ReplicaFacts, StoredRecord | None]:
         server = answers.one(number, "server")
         if server is None:
             raise Stopped(Stop(Code.REPLICA_NOT_OBSERVED, f"{alias} did not say which server it is."))
@@ -352,7 +360,7 @@ class Catalog:
                 fields["name"] or "": _table(
                     fields,
                     replication.get(fields["name"]),
-                    "MergeTree" if self.internal_replication is False else REPLICATED_ENGINE,
+                    engine,
                 )
                 for fields in answers.all(number, "table")
             },

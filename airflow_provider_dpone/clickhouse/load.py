@@ -210,10 +210,11 @@ class Loader:
         """
         columns = ", ".join(identifier(column.name) for column in planned.definition.insertable_columns)
         sql = f"INSERT INTO {qualified(self._target.database, name)} ({columns}) FORMAT {stream.format}"
-        ours = {**stream.settings, **NO_DEDUPLICATION}
-        known = {name: value for name, value in ours.items() if name in planned.settings}
+        known = {name: value for name, value in NO_DEDUPLICATION.items() if name in planned.settings}
         body = Body(stream, self._refresh.max_source_bytes, self._cancel)
-        return self._load(planned, server, attempt_id, Load(sql, known), body, stream.rows)
+        return self._load(
+            planned, server, attempt_id, Load(sql, {**known, **stream.settings}), body, stream.rows
+        )
 
     def settle(self, aliases: tuple[str, ...], server: Server, attempt_id: str) -> None:
         """End what an earlier try may have left running, and wait for its end.

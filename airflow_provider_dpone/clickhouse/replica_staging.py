@@ -23,7 +23,6 @@ from airflow_provider_dpone.clickhouse.canonical_digest import (
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.create_table import TableMark, build_candidate
 from airflow_provider_dpone.clickhouse.errors import (
-    REPLICA_CODES,
     ConnectFailed,
     ErrorCode,
     ReplyLost,
@@ -48,7 +47,7 @@ from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.record import ReplicaStage
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.ports import Loaded, Log, StagePlan, Target
-from airflow_provider_dpone.sources import Source, StreamLoad
+from airflow_provider_dpone.sources import Source, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import ClusterRefresh
 
 MOST_AT_ONCE: Final = 8
@@ -58,9 +57,9 @@ _ASK_SECONDS: Final = 60.0
 _DROP_SECONDS: Final = 30.0
 _RENAME_SECONDS: Final = 60.0
 
-_EXACT_NATIVE: Final[Mapping[str, str | int]] = {
+_EXACT_NATIVE: Final[Mapping[str, str]] = {
     # The artifact has the table's own types: where one is another, the load must fail and not convert.
-    "input_format_native_allow_types_conversion": 0,
+    "input_format_native_allow_types_conversion": "0",
 }
 
 
@@ -252,9 +251,7 @@ class ClusterReplicaStaging:
 
     def extract(self, plan: StagePlan, stage: ReplicaStage) -> Loaded:
         """Read the source into the attempt's table; see the port."""
-        return self._loader.read(
-            planned_of(plan), self._servers[stage.alias], stage.attempt_id, stage.name
-        )
+        return self._loader.read(planned_of(plan), self._servers[stage.alias], stage.attempt_id, stage.name)
 
     def seal(self, plan: StagePlan, stage: ReplicaStage, rows: int, *, target_key: str) -> Artifact:
         """Store what the attempt's table holds as an immutable artifact; see the port."""
@@ -271,7 +268,9 @@ class ClusterReplicaStaging:
                         f"{self._target}: {rows:,} rows were read from the source, {download.rows:,} would be sealed.",
                         facts={"loaded": rows, "sealed": download.rows},
                     )
-                sealed = self._artifacts(target_key).seal(self._until_cancelled(download.chunks), max_bytes=limit)
+                sealed = self._artifacts(target_key).seal(
+                    self._until_cancelled(download.chunks), max_bytes=limit
+                )
         except ArtifactTooLarge:
             raise stop_with(
                 Code.SOURCE_TOO_LARGE,
@@ -292,14 +291,12 @@ class ClusterReplicaStaging:
         store, definition = self._artifacts(target_key), planned_of(plan).definition
         stream = StreamLoad(
             format=artifact.format,
-            columns=tuple(_source_columns(definition)),
+            columns=tuple(SourceColumn(c.name, c.type) for c in definition.insertable_columns),
             chunks=lambda: store.open(artifact),
             rows=lambda: artifact.rows,
             settings=_EXACT_NATIVE,
         )
-        self._loader.copy(
-            planned_of(plan), self._servers[stage.alias], stage.attempt_id, stage.name, stream
-        )
+        self._loader.copy(planned_of(plan), self._servers[stage.alias], stage.attempt_id, stage.name, stream)
 
     def settle(self, stage: ReplicaStage) -> None:
         """End what an earlier try may have left running on the attempt's table; see the port."""
@@ -316,9 +313,9 @@ class ClusterReplicaStaging:
         doing = f"Computing the content of {name!r} on {alias}"
         sql = canonical_digest_select(self._target.database, name, planned.definition.digest_columns)
         try:
-            ((rows, digest),) = self._servers[alias].read(
-                sql, settings=DIGEST_SETTINGS, timeout=self._limits.load
-            ).rows
+            ((rows, digest),) = (
+                self._servers[alias].read(sql, settings=DIGEST_SETTINGS, timeout=self._limits.load).rows
+            )
         except ServerError as error:
             if error.code == ErrorCode.UNKNOWN_TABLE:
                 raise stop_with(

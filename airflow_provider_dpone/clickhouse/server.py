@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
@@ -26,7 +27,7 @@ from urllib3.exceptions import (
     NewConnectionError,
     SSLError,
 )
-from urllib3.response import BaseHTTPResponse
+from urllib3.response import BaseHTTPResponse, HTTPResponse
 from urllib3.util.timeout import Timeout
 
 from airflow_provider_dpone.clickhouse.errors import ConnectFailed, ReplyLost, ServerError
@@ -84,6 +85,8 @@ _SOCKET_OPTIONS: Final[list[tuple[int, int, int | bytes]]] = [
     *([(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)] if hasattr(socket, "TCP_KEEPIDLE") else []),
 ]
 
+
+_CHUNK_BYTES: Final = 512 * 1024
 
 _BROKEN: Final = (HTTPError, OSError, http.client.HTTPException)
 _LOST: Final = "the connection broke or the server was silent for too long"
@@ -153,6 +156,18 @@ class OnceReply:
     summary: Mapping[str, str]
     server_name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The whole answer to a query, in the format that was asked for.
+
+    :ivar rows: how many rows it is; ClickHouse has counted them before it sent the first byte.
+    :ivar chunks: its bytes in order, to be read once. A connection that breaks raises :class:`ReplyLost`.
+    """
+
+    rows: int
+    chunks: Iterator[bytes]
 
 
 class Server:
@@ -245,6 +260,46 @@ class Server:
             self._preferred = index
             return reply
         raise failure or ReplyLost("the time for reading was up")
+
+    @contextmanager
+    def download(
+        self, sql: str, *, format: str, settings: Settings | None = None, timeout: float
+    ) -> Iterator[Download]:
+        """Run a query and hand its answer over as ClickHouse encodes it, in bounded memory.
+
+        The server has finished the query before it answers (it keeps what doesn't fit into its memory in a file), so
+        that no error can come behind the first bytes and no part of an answer looks like one.
+
+        :param sql: a SELECT without FORMAT clause.
+        :param timeout: how many seconds the server may be silent.
+        :raises ServerError: the server refused it, or the query failed.
+        :raises ConnectFailed: the server could not be reached.
+        :raises ReplyLost: the connection broke.
+        """
+        if not sql.lstrip().upper().startswith("SELECT"):
+            raise ValueError("only a query is downloaded")
+        connection = self._connect(None, timeout)
+        url = "/?" + self._parameters(settings, {**_READ_SETTINGS, "default_format": format})
+        try:
+            try:
+                connection.request(
+                    "POST", url, body=sql.encode(), headers=self._headers(), preload_content=False
+                )
+                response = connection.getresponse()
+                failed = response.status != 200 or "X-ClickHouse-Exception-Code" in response.headers
+                text = response.read().decode(errors="replace") if failed else ""
+            except _BROKEN:
+                raise ReplyLost(_LOST) from None
+            if (failure := _server_error(response, text)) is not None:
+                raise failure
+            rows = _summary(response).get("result_rows", "")
+            if not _is_clickhouse(response) or not rows.isdigit():
+                raise ReplyLost("what answered is not ClickHouse")
+            if self._name and _server_name(response) != self._name:
+                raise ReplyLost(_ANOTHER)
+            yield Download(int(rows), _chunks(response))
+        finally:
+            connection.close()
 
     def once(
         self,
@@ -398,6 +453,13 @@ def _send(
     if not _is_clickhouse(response) or (body is not None and not body.complete):
         raise ReplyLost("what answered is not ClickHouse, or it answered too early")
     return OnceReply(_summary(response), _server_name(response), text)
+
+
+def _chunks(response: HTTPResponse) -> Iterator[bytes]:
+    try:
+        yield from response.stream(_CHUNK_BYTES)
+    except _BROKEN:
+        raise ReplyLost(_LOST) from None
 
 
 def _connect_failed(error: Exception) -> ConnectFailed:

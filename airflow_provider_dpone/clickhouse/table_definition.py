@@ -31,6 +31,7 @@ from airflow_provider_dpone.clickhouse.table_comment import split_comment
 from airflow_provider_dpone.publication.canonical import digest
 
 REPLICATED_ENGINE: Final = "ReplicatedMergeTree"
+INDEPENDENT_ENGINE: Final = "MergeTree"
 
 _COLUMN_CLAUSES: Final = (
     "NOT NULL",

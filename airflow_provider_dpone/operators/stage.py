@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
+    from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
     from airflow_provider_dpone.clickhouse.staging import ClusterStaging
     from airflow_provider_dpone.operators.base import RefreshArgument
     from airflow_provider_dpone.publication.receipt import StageReceipt
@@ -51,7 +52,7 @@ class StageOperator(RefreshOperator):
     template_ext = (".sql",)
     ui_color = "#e8f0fb"
 
-    _staging: ClusterStaging | None = None
+    _staging: ClusterStaging | ClusterReplicaStaging | None = None
     _receipt: StageReceipt | None = None
 
     def __init__(
@@ -84,11 +85,13 @@ class StageOperator(RefreshOperator):
         :raises AirflowException: what stopped it, what is known, and what is safe next.
         """
         from airflow_provider_dpone import composition, options
+        from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
+        from airflow_provider_dpone.clickhouse.staging import ClusterStaging
         from airflow_provider_dpone.operators import context as task
         from airflow_provider_dpone.operators import metrics, notes
         from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.publication.record import Phase
-        from airflow_provider_dpone.routes.cluster_refresh import StageRequest, stage
+        from airflow_provider_dpone.routes.cluster_refresh import StageRequest, stage, stage_replicas
 
         started = time.monotonic()
         with airflow_outcome():
@@ -101,22 +104,25 @@ class StageOperator(RefreshOperator):
                 load_seconds = composition.load_seconds(self.load_timeout)
             self._say(notes.begins("Staging", refresh))
             kept = refresh.retain_predecessor or timedelta(0)
-            with meter.outcomes(metrics.STAGES), self.connected(context, refresh) as connected:
-                self._staging = connected.staging(refresh, source, load_seconds)
-                receipt = stage(
-                    connected.ports,
-                    self._staging,
-                    connected.site,
-                    StageRequest(
-                        identity=task.task_identity(context, deployment_id),
-                        owner=task.owner(context),
-                        order_key=self.order_key or task.order_key(context),
-                        allow_older=self.allow_older,
-                        retention=int(kept.total_seconds()),
-                        refuse_dependents=refresh.on_dependents == "refuse",
-                    ),
-                    waits,
-                )
+            request = StageRequest(
+                identity=task.task_identity(context, deployment_id),
+                owner=task.owner(context),
+                order_key=self.order_key or task.order_key(context),
+                allow_older=self.allow_older,
+                retention=int(kept.total_seconds()),
+                refuse_dependents=refresh.on_dependents == "refuse",
+            )
+            with (
+                meter.outcomes(metrics.STAGES),
+                self.connected(context, refresh) as connected,
+                connected.staging(refresh, source, load_seconds) as staging,
+            ):
+                self._staging = staging
+                match staging:
+                    case ClusterStaging():
+                        receipt = stage(connected.ports, staging, connected.site, request, waits)
+                    case ClusterReplicaStaging():
+                        receipt = stage_replicas(connected.ports, staging, connected.site, request, waits)
             self._receipt = receipt
             meter.staged(receipt, time.monotonic() - started)
             self._say(notes.staged(receipt, time.monotonic() - started))
@@ -148,8 +154,8 @@ class StageOperator(RefreshOperator):
             case False:
                 what = "The running load was told to end, and no server has answered that."
         self._say(
-            f"Asked to end. {what} A stage task publishes nothing: the live table is as it was. What is left of the "
-            "candidate is dropped by the next run, where that is proven safe."
+            f"Asked to end. {what} A stage task publishes nothing: the live table is as it was. A retry goes on with "
+            "what is proven; what is not is dropped by it or by the next run, where that is proven safe."
         )
 
     # --- OpenLineage: its provider asks, if it is installed ---

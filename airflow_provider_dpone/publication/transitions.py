@@ -161,10 +161,14 @@ def retired(
     )
 
 
-def aborted(record: R, *, now: int) -> R:
-    """Not dispatched -> ABORTED: no permit for the candidate can ever be claimed, so all is listed for a drop."""
+def aborted(record: R, *, now: int, drop_after: int | None = None) -> R:
+    """Not dispatched -> ABORTED: no permit for the candidate can ever be claimed, so all is listed for a drop.
+
+    :param drop_after: when it may be dropped; at once by default.
+    """
     _require(record, *UNSENT_PHASES)
-    return record.moved(phase=Phase.ABORTED, retained=kept(record, drop_after=now), changed_at=now)
+    retained = kept(record, drop_after=now if drop_after is None else drop_after)
+    return record.moved(phase=Phase.ABORTED, retained=retained, changed_at=now)
 
 
 def kept(record: AuthorityRecord, *, drop_after: int) -> tuple[Retained, ...]:

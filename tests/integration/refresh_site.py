@@ -113,12 +113,18 @@ class RefreshSite:
     control: ControlTable = CONTROL
     waits: Waits = QUICK
     conn_id: str = ""
+    internal: bool = True
     lines: list[str] = field(default_factory=list)
     since: int = field(init=False)
 
     def __post_init__(self) -> None:
         init(self.cluster)
         self.since = self.cluster.last_statement()
+
+    @property
+    def connection(self) -> ConnectionSettings:
+        """How a worker connects."""
+        return settings(*self.endpoints, user=self.user, password=self.password)
 
     @property
     def target(self) -> Target:
@@ -134,16 +140,16 @@ class RefreshSite:
 
         :param task: the evidence says that this task of the run writes it.
         """
-        server = Server(settings(*self.endpoints, user=self.user, password=self.password))
+        server = Server(self.connection)
         try:
             yield (
                 Ports(
-                    catalog=Catalog(server, self.target, self.control),
+                    catalog=Catalog(server, self.target, self.control, internal_replication=self.internal),
                     authority=Authority(server, self.cluster_name, self.control),
                     queue=DdlQueue(server, ANSWER_SECONDS),
                     evidence=EvidenceStore(
                         self.trail,
-                        cluster=CLUSTER_NAME,
+                        cluster=self.cluster_name,
                         writer=f"{run}-{next(_NUMBERS)}",
                         about=about(run, task, self.conn_id) if task else None,
                     ),
@@ -185,17 +191,12 @@ class RefreshSite:
             **{"max_source_bytes": 512 * MiB, "structure": STRUCTURE, **refresh},
         )
         with self.worker(run, "stage") as (ports, server):
-            return stage(
+            return self._stage(
                 ports,
-                ClusterStaging(
-                    server,
-                    self.target,
-                    value,
-                    SqlSource(sql=source) if isinstance(source, str) else source,
-                    self.lines.append,
-                    limits=limits or Limits(create=20, load=60, poll=1),
-                ),
-                self.site,
+                server,
+                value,
+                SqlSource(sql=source) if isinstance(source, str) else source,
+                limits or Limits(create=20, load=60, poll=1),
                 StageRequest(
                     identity=TaskIdentity("test", dag, run, "stage", -1, series),
                     owner=Owner(dag, run, "stage", -1),
@@ -206,6 +207,19 @@ class RefreshSite:
                 ),
                 waits or self.waits,
             )
+
+    def _stage(
+        self,
+        ports: Ports,
+        server: Server,
+        value: ClusterRefresh,
+        source: Source,
+        limits: Limits,
+        request: StageRequest,
+        waits: Waits,
+    ) -> StageReceipt:
+        staging = ClusterStaging(server, self.target, value, source, self.lines.append, limits=limits)
+        return stage(ports, staging, self.site, request, waits)
 
     def publish(
         self,
@@ -281,5 +295,5 @@ class RefreshSite:
         return self.cluster.statements(match, since=self.since)
 
     def swaps(self) -> int:
-        """How many EXCHANGE and RENAME were sent."""
-        return len(self.sent(r"^\s*(EXCHANGE|RENAME)\b"))
+        """How many EXCHANGE and RENAME were sent to the cluster."""
+        return len(self.sent(r"^\s*(EXCHANGE|RENAME)\b.* ON CLUSTER "))

@@ -148,8 +148,8 @@ class _Stage:
             self._load()
             return self._prepare()
         except Stopped as stopped:
-            if stopped.stop.category is Category.REFUSED:
-                self._give_up()
+            if _answers_alike(stopped.stop):
+                self._give_up(stopped.stop)
             else:
                 ports.log(
                     f"{target}: the target stays locked for this operation; a retry goes on from what is proven."
@@ -373,7 +373,7 @@ class _Stage:
         for alias, stopped in failed.items():
             self.ports.log(f"{self.site.target}: {alias} is not staged: {stopped.stop.message}")
         # What may still be running somewhere decides: the target is given up only where nothing is.
-        raise min(failed.values(), key=lambda stopped: stopped.stop.category is Category.REFUSED)
+        raise min(failed.values(), key=lambda stopped: _answers_alike(stopped.stop))
 
     def _task(self, alias: str) -> Callable[[], None]:
         return lambda: self._replica(alias)
@@ -381,17 +381,17 @@ class _Stage:
     def _replica(self, alias: str) -> None:
         """Take the next step of one replica until nothing is left to do."""
         slot = self.slot
+        seen = self._look(alias) if slot.record.stage_of(alias) is not None else None
         while True:
-            seen = self._look(alias) if slot.record.stage_of(alias) is not None else None
             match stages.decide_replica(slot.record, alias, seen):
                 case stages.Claim():
-                    self._build(alias)
+                    seen = self._build(alias)
                 case stages.Verify():
-                    if not self._verify(alias):
-                        self._build(alias)
+                    seen = self._verify(alias) or self._build(alias)
                 case stages.Promote():
                     self.staging.promote(self._of(alias), slot.record.candidate)
-                    if self._look(alias).candidate != self._of(alias).uuid:
+                    seen = self._look(alias)
+                    if seen.candidate is None:
                         raise Stopped(
                             Stop(
                                 Code.STAGING_UNKNOWN,
@@ -409,8 +409,11 @@ class _Stage:
                 case Stop() as stop:
                     raise Stopped(stop)
 
-    def _build(self, alias: str) -> None:
-        """Claim an attempt, create its table, load it and compare it: then its rename may be claimed."""
+    def _build(self, alias: str) -> stages.SeenReplica:
+        """Claim an attempt, create its table, load it and compare it: then its rename is claimed.
+
+        :returns: what the comparison has seen; the candidate's name is taken for free, and its owner would keep it.
+        """
         slot, staging, record = self.slot, self.staging, self.slot.record
         artifact = record.artifact
         if artifact is None:
@@ -435,16 +438,17 @@ class _Stage:
                 )
             )
         slot.move(lambda now: stages.verified(now, alias, now=self._now()))
+        return stages.SeenReplica(stage.uuid, None)
 
-    def _verify(self, alias: str) -> bool:
-        """Tell whether an attempt that an earlier try left holds exactly the sealed content; then it is taken over."""
+    def _verify(self, alias: str) -> stages.SeenReplica | None:
+        """Take over an attempt that an earlier try left, if it holds exactly the sealed content; ``None`` if not."""
         stage = self._of(alias)
         self.staging.settle(stage)
         if not self._holds_content(stage):
             self.ports.log(f"{self.site.target}: {stage.name} on {alias} is left behind; another is built.")
-            return False
+            return None
         self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
-        return True
+        return stages.SeenReplica(stage.uuid, None)
 
     def _holds_content(self, stage: ReplicaStage) -> bool:
         return self.staging.content(stage.name, stage.alias) == self.slot.record.content
@@ -549,17 +553,26 @@ class _Stage:
                     )
                 )
 
-    def _give_up(self) -> None:
-        """Free the target: a retry would meet the same answer. The stop itself is what is reported."""
+    def _give_up(self, stop: Stop) -> None:
+        """Free the target: a retry would meet the same answer. The stop itself is what is reported.
+
+        Tables that hold what they should not are kept for a day: people may want to compare them.
+        """
         slot, record = self.slot, self.slot.record
+        kept = transitions.KEEP_PARKED if stop.code is Code.CONTENT_DIFFERS else 0
         try:
-            slot.move(lambda now: transitions.aborted(now, now=self._now()))
+            slot.move(lambda now: transitions.aborted(now, now=self._now(), drop_after=self._now() + kept))
             finish_drops(self.ports, self.site, slot.stored, self._now(), self.waits)
         except Stopped as stopped:
             self.ports.log(f"{self.site.target}: not all could be given back now: {stopped.stop.message}")
         else:
             self.staging.sweep(None, target_key=record.target_key)
             self.ports.log(f"{self.site.target}: given up; the target is free, the live table is as it was.")
+
+
+def _answers_alike(stop: Stop) -> bool:
+    """Tell whether a retry would meet the same answer, so that nobody needs the target to stay locked."""
+    return stop.category in (Category.REFUSED, Category.CONTRADICTION)
 
 
 @dataclass(frozen=True, slots=True)
