@@ -20,7 +20,6 @@ from airflow_provider_dpone.publication.decide import (
     Situation,
     decide_publication,
     not_dispatchable,
-    not_staged,
 )
 from airflow_provider_dpone.publication.explain_stages import (
     stage_shown,
@@ -195,7 +194,8 @@ def _hold(
         # The proof is in the record: whether its publish task has heard of it is that task's matter.
         return None, (Way.FREE,)
     if record.phase in STAGE_PHASES:
-        return not_staged(record), (Way.STAGE_ON, Way.ABANDON)
+        # Whether its stage task still runs, no look at the cluster tells: nothing is known to be in its way.
+        return None, (Way.STAGE_ON, Way.ABANDON)
     if record.phase is Phase.PREPARED:
         stop = not_dispatchable(stored, observation)
         return stop, (Way.RETRY, Way.ABANDON)

@@ -18,6 +18,7 @@ from airflow_provider_dpone.publication.record import (
     IndependentRecord,
     Phase,
     ReplicaTable,
+    StageState,
     is_rollback,
 )
 from airflow_provider_dpone.publication.stop import MEANINGS, Code
@@ -149,7 +150,8 @@ def _staging(
         for alias, one in told_live.replicas.items() if told_live is not None else ():
             if one.stage is not None:
                 yield Detail(alias, str(one.stage))
-            if (stage := independent.stage_of(alias)) is not None:
+            stage = independent.stage_of(alias)
+            if stage is not None and stage.state is not StageState.READY:
                 yield Detail(f"Private table on {alias}", stage.name, code=True)
     if independent is not None and independent.baseline is not None:
         yield Detail("Old rows, equal on every replica", f"{independent.baseline.rows:,}")
