@@ -148,7 +148,8 @@ def commands() -> list[CLICommand]:
                     help="Give up an operation that was never sent",
                     description=(
                         "Free a table from an operation whose statement was never sent, prepared or still being "
-                        "staged, and drop its tables where that is proven safe. Refused for anything that may have been sent. Exit status: "
+                        "staged, and drop its tables where that is proven safe. Refused for anything that may have "
+                        "been sent. Exit status: "
                         "0 if the table is free, 1 if nothing was changed or it is not known."
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.holds.abandon"),
