@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -34,6 +34,7 @@ from airflow_provider_dpone.evidence.store import EvidenceStore
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook, server_of
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.explanation import Explanation
+from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.orphans import Orphan, find_orphans
 from airflow_provider_dpone.publication.record import AuthorityRecord
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -191,21 +192,56 @@ def preflight(server: Server, target: Target, *, internal_replication: bool, fro
     """
     with bad_input():
         control = control_table()
-    place = "the evidence has a place that all workers share"
-    try:
-        with bad_input():
-            evidence_root()
-    except Stopped as stopped:
-        where = Finding(place, stopped.stop)
-    else:
-        where = Finding(place, None)
+    grants = Grants(server, target, control, independent=not internal_replication)
     found = run_preflight(
         Catalog(server, target, control, internal_replication=internal_replication),
-        Grants(server, target, control),
+        grants,
         Site(target, user=server.user, control_structure=control.structure),
         from_file=from_file,
+        direct=None if internal_replication else _DirectChecks(server, grants),
     )
-    return replace(found, findings=(*found.findings, where))
+    places = [_shared_place("the evidence has a place that all workers share", evidence_root)]
+    if not internal_replication:
+        places.append(_shared_place("the artifacts have a place that all workers share", artifact_root))
+    return replace(found, findings=(*found.findings, *places))
+
+
+def _shared_place(name: str, root: Callable[[], object]) -> Finding:
+    try:
+        with bad_input():
+            root()
+    except Stopped as stopped:
+        return Finding(name, stopped.stop)
+    return Finding(name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectChecks:
+    """What is asked of every independent replica by itself; implements ``preflight.Direct``."""
+
+    server: Server
+    grants: Grants
+
+    def __call__(self, observation: Observation, *, table_functions: bool) -> Iterator[Finding]:
+        reached = "every replica is reached by a connection of its own"
+        try:
+            with bad_input():
+                connections = ReplicaConnections(self.server.settings, observation.inventory)
+        except Stopped as stopped:
+            yield Finding(reached, stopped.stop)
+            return
+        with closing(connections):
+            try:
+                servers = connections.prove(observation)
+            except Stopped as stopped:
+                yield Finding(reached, stopped.stop)
+                return
+            yield Finding(reached, None, ", ".join(servers))
+            granted = "the user has every grant on each replica"
+            try:
+                yield Finding(granted, self.grants.check_directly(servers, table_functions=table_functions))
+            except Stopped as stopped:
+                yield Finding(granted, stopped.stop)
 
 
 def status(server: Server, cluster: str) -> tuple[TargetStatus | Unusable, ...]:
@@ -255,6 +291,7 @@ def orphans(server: Server, cluster: str) -> tuple[Orphan, ...]:
         authority_ids=(seen.authority_id, *sorted(seen.adopted)),
         unreadable_keys={record.key for record in records if isinstance(record, Unusable)},
         now=now,
+        independent=seen.independent,
     )
 
 

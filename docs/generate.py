@@ -328,6 +328,15 @@ def grants_of_refresh() -> str:
     return _grant_rows(needed) + "\nAs statements:\n\n" + _grant_statements(needed)
 
 
+def grants_of_independent() -> str:
+    """Return which grants every replica asks for by itself, where the tables of ``mart.orders`` are independent."""
+    from airflow_provider_dpone.clickhouse.grants import needed_directly, required_grants
+    from airflow_provider_dpone.routes.ports import Target
+
+    needed = needed_directly(required_grants(Target("analytics", "mart", "orders"), independent=True), "mart")
+    return _grant_rows(needed) + "\nAs statements:\n\n" + _grant_statements(needed)
+
+
 def grants_of_table_functions() -> str:
     """Return what loading a file and reading a given structure need on top."""
     from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE
@@ -626,6 +635,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "measured-sources": measured_sources,
     "text-spellings": text_spellings,
     "grants-of-refresh": grants_of_refresh,
+    "grants-of-independent": grants_of_independent,
     "grants-of-table-functions": grants_of_table_functions,
     "grants-of-init": grants_of_init,
     "provider-options": provider_options,

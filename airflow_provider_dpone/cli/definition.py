@@ -145,10 +145,11 @@ def commands() -> list[CLICommand]:
                 ),
                 ActionCommand(
                     name="abandon",
-                    help="Give up an operation that was prepared and never sent",
+                    help="Give up an operation that was never sent",
                     description=(
-                        "Free a table from an operation whose statement was never sent, and drop its candidate "
-                        "where that is proven safe. Refused for anything that may have been sent. Exit status: "
+                        "Free a table from an operation whose statement was never sent, prepared or still being "
+                        "staged, and drop its tables where that is proven safe. Refused for anything that may have "
+                        "been sent. Exit status: "
                         "0 if the table is free, 1 if nothing was changed or it is not known."
                     ),
                     func=lazy_load_command("airflow_provider_dpone.cli.holds.abandon"),

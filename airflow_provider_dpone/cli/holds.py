@@ -74,7 +74,7 @@ def explain(args: Namespace) -> None:
 
 
 def abandon(args: Namespace) -> None:
-    """Give up an operation that was prepared and never sent.
+    """Give up an operation that was never sent.
 
     :raises SystemExit: 1: refused; the reason is shown.
     """
@@ -280,6 +280,7 @@ def _explanation_json(args: Namespace, target: Target, found: Explanation) -> di
                 "queue": seen.queue,
                 "exception_code": seen.exception_code,
                 "repair": render_local(seen.repair) if seen.repair else None,
+                "stage": str(seen.stage) if seen.stage else None,
             }
             for alias, seen in found.replicas.items()
         },

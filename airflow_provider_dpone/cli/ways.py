@@ -74,6 +74,7 @@ def rollback(args: Namespace) -> None:
                 "operation": done.operation_id,
                 "phase": done.phase.value,
                 "live": done.uuid,
+                "uuids": dict(done.uuids),
                 "rows": done.rows,
                 "replayed": done.replayed,
                 "retained": list(done.retained),
@@ -124,7 +125,13 @@ def _change(args: Namespace, orphan: Orphan) -> None:
             said = f"{item.name} is struck off the record of {target}. No table was dropped."
         else:
             done = cluster_refresh.drop_orphan(connected.ports, connected.site, orphan, request, waits)
-            answer = {"ok": True, "dropped": done.name, "uuid": done.uuid, "gone": done.gone}
+            answer = {
+                "ok": True,
+                "dropped": done.name,
+                "uuid": orphan.uuid,
+                "uuids": dict(done.uuids),
+                "gone": done.gone,
+            }
             said = (
                 f"{done.name} is gone on every replica."
                 if done.gone

@@ -174,7 +174,8 @@ class Catalog:
     def _not_seen(self, error: ServerError) -> Stopped:
         """Map an error of a look; where a grant is missing, tell all that are, and not one at a time."""
         if error.code == ErrorCode.ACCESS_DENIED:
-            grants = Grants(self.server, self.target, self.control)
+            independent = self.internal_replication is False
+            grants = Grants(self.server, self.target, self.control, independent=independent)
             if (stop := grants.check()) is not None:
                 return Stopped(stop)
         return stopped(error, "Looking at the replicas")

@@ -10,12 +10,14 @@ and of the enabled roles. There a grant that the configuration may make superflu
 
 Statements on the cluster are checked by the server that gets them, and run with full rights on the others.
 Reads are checked on every replica, and fail there by themselves.
+
+Independent tables are told directly what to do, so there each replica asks for the grants of that, by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import Final
@@ -87,7 +89,11 @@ READ_ON_FILE: Final = RequiredGrant(
 
 
 def required_grants(
-    target: Target, control: ControlTable | None = None, *, table_functions: bool = False
+    target: Target,
+    control: ControlTable | None = None,
+    *,
+    table_functions: bool = False,
+    independent: bool = False,
 ) -> tuple[RequiredGrant, ...]:
     """Return what stage, publish and cleanup of one table need. What the source reads comes on top.
 
@@ -95,6 +101,8 @@ def required_grants(
     the table's name in front.
 
     :param table_functions: a file is loaded, or ``structure=`` or ``ddl=`` is read.
+    :param independent: the tables don't replicate themselves, so that every replica is told directly what to do.
+        A load is then ended where it runs, which needs no grant: the query is the user's own.
     """
     control = control or ControlTable()
     names = (target.table, candidate_name(target.table, ""))
@@ -109,11 +117,13 @@ def required_grants(
     def on_system(table: str, why: str) -> RequiredGrant:
         return RequiredGrant("SELECT", qualified("system", table), why, "system", (table,), configurable=True)
 
+    swap = "rename; swap" if independent else "swap"
+    kill = RequiredGrant("KILL QUERY", EVERYWHERE, "end the own load when its task is ended")
     return (
         RequiredGrant("CLUSTER", EVERYWHERE, "send statements to all replicas", configurable=True),
         RequiredGrant("REMOTE", EVERYWHERE, "read all replicas in one statement"),
         RequiredGrant("CREATE TEMPORARY TABLE", EVERYWHERE, "use the table functions of such a statement"),
-        RequiredGrant("KILL QUERY", EVERYWHERE, "end the own load when its task is ended"),
+        *(() if independent else (kill,)),
         on_system("clusters", "know the replicas"),
         on_system("replicas", "know the state of replication"),
         on_system("distributed_ddl_queue", "follow the one statement that makes new data live"),
@@ -121,11 +131,23 @@ def required_grants(
         on_control("SELECT", "read the control record"),
         on_control("INSERT", "create the control record"),
         on_control("ALTER UPDATE", "move the control record by compare-and-swap"),
-        on_target("SELECT", "compare contents; swap"),
-        on_target("INSERT", "load the candidate; swap"),
-        on_target("CREATE TABLE", "create the candidate; swap"),
-        on_target("DROP TABLE", "drop candidates and predecessors; swap"),
+        on_target("SELECT", f"compare contents; {swap}"),
+        on_target("INSERT", f"load the candidate; {swap}"),
+        on_target("CREATE TABLE", f"create the candidate; {swap}"),
+        on_target("DROP TABLE", f"drop candidates and predecessors; {swap}"),
         *((READ_ON_FILE,) if table_functions else ()),
+    )
+
+
+def needed_directly(grants: Iterable[RequiredGrant], database: str) -> tuple[RequiredGrant, ...]:
+    """Return those of the grants for which every independent replica asks by itself.
+
+    They create, load, rename, compare and drop its tables, and look for the own load.
+    """
+    return tuple(
+        grant
+        for grant in grants
+        if grant.database == database or grant.names == ("processes",) or grant == READ_ON_FILE
     )
 
 
@@ -223,11 +245,15 @@ def missing_grants(server: Server, required: Sequence[RequiredGrant]) -> tuple[R
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """The grants of one target, for admission and preflight."""
+    """The grants of one target, for admission and preflight.
+
+    :ivar independent: as for :func:`required_grants`.
+    """
 
     server: Server
     target: Target
     control: ControlTable = field(default_factory=ControlTable)
+    independent: bool = False
 
     def required(self, *, table_functions: bool = False) -> tuple[str, ...]:
         """Return the GRANT statements that a refresh of this target needs.
@@ -243,6 +269,21 @@ class Grants:
         :raises Stopped: the server can't be asked.
         """
         return self.lacking(missing_grants(self.server, self._required(table_functions)))
+
+    def check_directly(self, servers: Mapping[str, Server], *, table_functions: bool = False) -> Stop | None:
+        """Return what is missing on an independent replica as ``MISSING_GRANT``, or ``None``.
+
+        :param servers: a connection to each replica.
+        :param table_functions: as for :meth:`required`.
+        :raises Stopped: a replica can't be asked.
+        """
+        needed = needed_directly(self._required(table_functions), self.target.database)
+        for alias, server in servers.items():
+            if stop := self.lacking(missing_grants(server, needed)):
+                return replace(
+                    stop, message=f"{alias}: {stop.message}", facts={**stop.facts, "replica": alias}
+                )
+        return None
 
     def lacking(self, lacking: Sequence[RequiredGrant]) -> Stop | None:
         """Return ``MISSING_GRANT`` for these, or ``None`` if there are none."""
@@ -266,7 +307,9 @@ class Grants:
             raise Stopped(stop)
 
     def _required(self, table_functions: bool) -> tuple[RequiredGrant, ...]:
-        return required_grants(self.target, self.control, table_functions=table_functions)
+        return required_grants(
+            self.target, self.control, table_functions=table_functions, independent=self.independent
+        )
 
 
 def _held(server: Server) -> tuple[tuple[HeldGrant, ...], bool]:

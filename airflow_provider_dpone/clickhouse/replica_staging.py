@@ -97,7 +97,7 @@ class ClusterReplicaStaging:
         self._servers: Mapping[str, Server] = {}
         self._planned: Planned | None = None
         access = SourceAccess(source, self._cancel)
-        grants = Grants(server, target, control or ControlTable())
+        grants = self._grants = Grants(server, target, control or ControlTable(), independent=True)
         self._planner = Planner(server, target, refresh, access, log, grants, engine=INDEPENDENT_ENGINE)
         self._loader = Loader(target, refresh, access, log, self._limits, self._cancel)
 
@@ -138,6 +138,8 @@ class ClusterReplicaStaging:
         except ValueError as error:
             raise stop_with(Code.BAD_INPUT, f"{error}.") from None
         self._servers = self._connections.prove(observation)
+        if stop := self._grants.check_directly(self._servers):
+            raise Stopped(stop)
         self._planned = planned
         return plan
 

@@ -12,7 +12,7 @@ from airflow_provider_dpone.evidence import layout, objects
 from airflow_provider_dpone.evidence.layout import AUDIT, INDEX, EntryName, IndexName
 from airflow_provider_dpone.evidence.store import index_entry, write_index
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
-from airflow_provider_dpone.publication.record import Owner, Phase
+from airflow_provider_dpone.publication.record import UNSENT_PHASES, Owner, Phase
 from airflow_provider_dpone.publication.trail import (
     Admission,
     CompareAndSwap,
@@ -270,7 +270,7 @@ def state_of(names: Iterable[str]) -> str:
         if name.kind == StoredReceipt.kind and name.version is not None
     ]
     version, state = max(stored + receipts, key=lambda one: one[0], default=(None, ""))
-    if state in ("", Phase.PREPARED) and _may_have_sent(names, version):
+    if (not state or state in UNSENT_PHASES) and _may_have_sent(names, version):
         return Phase.DISPATCHING.value
     if state:
         return state

@@ -13,7 +13,7 @@ from enum import StrEnum, unique
 from airflow_provider_dpone.publication.canonical import Json
 from airflow_provider_dpone.publication.facts import Observation, ReplicaFacts, TableFacts
 from airflow_provider_dpone.publication.queue import HostRow, Running, Terminal
-from airflow_provider_dpone.publication.record import AuthorityRecord, Generation, HostReceipt
+from airflow_provider_dpone.publication.record import STAGE_PHASES, AuthorityRecord, Generation, HostReceipt
 from airflow_provider_dpone.publication.stop import Code, Stop
 
 
@@ -21,6 +21,8 @@ from airflow_provider_dpone.publication.stop import Code, Stop
 class ReplicaState(StrEnum):
     """Which generations one replica shows under the two names."""
 
+    STAGING = "staging"
+    """The target is what it was when it was locked; the replica is being staged by itself."""
     PENDING = "pending"
     """The target is the predecessor (or absent), the candidate is the new generation."""
     COMMITTED = "committed"
@@ -58,6 +60,8 @@ def replica_state(
         return table.generation == generation if exact else table.uuid == generation.uuid
 
     old, new = record.predecessor_on(alias), record.desired.on(alias)
+    if record.phase in STAGE_PHASES and (old is not None or record.predecessor is None):
+        return ReplicaState.STAGING if holds(target, old) else ReplicaState.UNKNOWN
     if new is None or (old is None and record.predecessor is not None):
         # A replica of which the record knows no table can be in no state that it knows.
         return ReplicaState.UNKNOWN

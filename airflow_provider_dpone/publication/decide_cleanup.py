@@ -194,7 +194,7 @@ def _unsafe_to_drop(
     if unread := observation.unread:
         return Stop(
             Code.REPLICA_NOT_OBSERVED,
-            f"The publication is successful; {', '.join(unread)} can't be read, so nothing is dropped now.",
+            f"{_well(record)}; {', '.join(unread)} can't be read, so nothing is dropped now.",
         )
     if name == record.table:
         return Stop(Code.CLEANUP_UNSAFE, "The predecessor's name is the live table's name.")
@@ -248,10 +248,14 @@ def _live_unhealthy(record: AuthorityRecord, observation: Observation) -> Stop |
         ):
             return Stop(
                 Code.REPLICA_NOT_OBSERVED,
-                f"The publication is successful; replication on {alias} is not healthy, so the predecessor is kept.",
+                f"{_well(record)}; replication on {alias} is not healthy, so the predecessor is kept.",
                 facts={"replica": alias},
             )
     return None
+
+
+def _well(record: AuthorityRecord) -> str:
+    return "The publication is successful" if record.published else "Nothing of this operation is live"
 
 
 _TOO_LARGE_TO_DROP = (
@@ -275,7 +279,10 @@ def _cleanup_pending(
     return Stop(
         Code.CLEANUP_PENDING,
         f"The publication of {record.database}.{record.table} is successful. The predecessor {item.name} "
-        f"is not dropped yet: {why}.",
+        f"is not dropped yet: {why}."
+        if record.published
+        else f"{record.database}.{record.table}: nothing of this operation is live. {item.name} is not dropped yet: "
+        f"{why}.",
         facts={"table": item.name, "uuid": item.generation.uuid},
         replicas=codes,
         next_action=_TOO_LARGE_TO_DROP if any(_is_size_limit(facts) for facts in codes.values()) else "",

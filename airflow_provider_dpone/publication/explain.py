@@ -20,7 +20,12 @@ from airflow_provider_dpone.publication.decide import (
     Situation,
     decide_publication,
     not_dispatchable,
-    not_staged,
+)
+from airflow_provider_dpone.publication.explain_stages import (
+    stage_shown,
+    stages_proven,
+    stages_unproven,
+    staging_happened,
 )
 from airflow_provider_dpone.publication.explain_words import (
     NOTHING_UNDER_WAY,
@@ -138,7 +143,8 @@ def explain(
             f"{alias}: shows the table that was published last"
             for alias, seen in replicas.items()
             if record.ended and record.published and seen.live == "new"
-        ),
+        )
+        + tuple(stages_proven(replicas)),
         unproven=tuple(_unproven(record, replicas, queue)),
         readers=readers_of(record, replicas),
         ways=ways,
@@ -170,7 +176,7 @@ def with_queue(told: Explanation, blocked: tuple[Blocker, ...], newer_entries: i
     )
 
 
-_PROVEN = (ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
+_PROVEN = (ReplicaState.STAGING, ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
 
 
 def _hold(
@@ -188,7 +194,8 @@ def _hold(
         # The proof is in the record: whether its publish task has heard of it is that task's matter.
         return None, (Way.FREE,)
     if record.phase in STAGE_PHASES:
-        return not_staged(record), (Way.RETRY, Way.ABANDON)
+        # Whether its stage task still runs, no look at the cluster tells: nothing is known to be in its way.
+        return None, (Way.STAGE_ON, Way.ABANDON)
     if record.phase is Phase.PREPARED:
         stop = not_dispatchable(stored, observation)
         return stop, (Way.RETRY, Way.ABANDON)
@@ -274,6 +281,7 @@ def _replicas(
             queue=words.get(alias),
             exception_code=codes.get(alias),
             repair=_swap(record) if repair else None,
+            stage=stage_shown(record, observation, alias),
         )
     return found
 
@@ -291,11 +299,12 @@ def _swap(record: AuthorityRecord) -> Statement:
 
 
 def _shown(record: AuthorityRecord, observation: Observation, alias: str, name: str) -> Shown:
+    old = record.predecessor_on(alias)
     return Shown.of(
         observation.replicas.get(alias),
         name,
-        new=new.uuid if (new := record.desired.on(alias)) else None,
-        old=old.uuid if (old := record.predecessor_on(alias)) else None,
+        new={own} if (own := record.own_uuid(alias)) else (),
+        old=old.uuids if old else (),
         replicas=None if isinstance(record, IndependentRecord) else len(record.replicas),
     )
 
@@ -315,9 +324,12 @@ def _summary(record: AuthorityRecord) -> str:
 
 
 def _happened(record: AuthorityRecord) -> list[str]:
-    said = [
-        f"{record.content.rows:,} rows were staged into {record.candidate} and compared on every replica."
-    ]
+    if isinstance(record, IndependentRecord) and not record.staged_everywhere:
+        said = list(staging_happened(record))
+    else:
+        said = [
+            f"{record.content.rows:,} rows were staged into {record.candidate} and compared on every replica."
+        ]
     publication = record.publication
     if publication is None:
         said.append("No statement was sent for it.")
@@ -352,6 +364,7 @@ def _unproven(
     if record.ended:
         return [f"{a}: {STATES[seen.state]}" for a, seen in replicas.items() if seen.live == "unknown"]
     said = [f"{a}: {STATES[seen.state]}" for a, seen in replicas.items() if seen.state not in _PROVEN]
+    said += stages_unproven(replicas)
     sent = record.publication is not None and not record.published
     if sent and not record.disarmed and not _receipt(record, queue):
         said.append("Whether the statement has ended on every replica: it may still arrive or run.")

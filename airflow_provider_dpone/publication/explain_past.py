@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.explain_words import STATES, live_of, readers_in_words, see_together
@@ -27,7 +28,13 @@ from airflow_provider_dpone.publication.explanation import (
 from airflow_provider_dpone.publication.facts import Observation, TableFacts
 from airflow_provider_dpone.publication.history import Past
 from airflow_provider_dpone.publication.identity import parked_name
-from airflow_provider_dpone.publication.record import AuthorityRecord, Owner, Retained
+from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
+    AuthorityRecord,
+    IndependentRetained,
+    Owner,
+    Retained,
+)
 from airflow_provider_dpone.publication.stop import MEANINGS, Code, Stop
 from airflow_provider_dpone.publication.words import joined, when
 
@@ -133,7 +140,25 @@ def _kept(
         seen = _where(observation, item.name, item.generation.uuids)
         if seen:
             why = _why_kept(item, past, drops.get(item.name, {}), observation.server_time)
-            yield Leftover(item.name, "predecessor", _bytes(seen), tuple(seen), why)
+            kind: Literal["predecessor", "candidate"] = (
+                "candidate" if _never_live(record, item) else "predecessor"
+            )
+            yield Leftover(item.name, kind, _bytes(seen), tuple(seen), why)
+
+
+def _never_live(record: AuthorityRecord | None, item: Retained) -> bool:
+    """Tell whether a listed table is known to be one of a staging attempt, which nobody ever read."""
+    if record is None:
+        return False
+    if isinstance(item, IndependentRetained) and len(item.generation.tables) < len(record.replicas):
+        # What was live was live on every replica; an attempt has its table on one.
+        return True
+    if item.operation_id != record.operation_id:
+        return False
+    if item.name == record.candidate:
+        return not record.published
+    before = record.predecessor.uuids if record.predecessor else frozenset()
+    return item.generation.uuids.isdisjoint(before)
 
 
 def _why_kept(item: Retained, past: Past | None, codes: Mapping[str, int], now: int) -> str:
@@ -157,9 +182,11 @@ def _abandoned(
     if record is not None:
         named = {record.table, record.candidate, parked_name(record.candidate)}
         named |= {item.name for item in record.retained}
+        if not record.ended:
+            named |= {name for name, _ in record.left()}
     for past in pasts:
-        for name, uuid in past.candidates:
-            seen = _where(observation, name, (uuid,))
+        for name, uuids in past.candidates:
+            seen = _where(observation, name, uuids)
             if name not in named and seen:
                 why = "its staging attempt did not end; a retry of its stage task drops it"
                 yield Leftover(name, "candidate", _bytes(seen), tuple(seen), why)
@@ -179,6 +206,8 @@ def _bytes(seen: Mapping[str, TableFacts]) -> int | None:
 
 
 # ---- in place of what can't be read
+
+_KNOWN = (ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
 
 
 def lost_control_table(
@@ -251,7 +280,7 @@ def explain_unread(
     lost = stop.code in (Code.CONTROL_TABLE_LOST, Code.CONTROL_TABLE_MISSING)
     held = past is not None and past.unresolved
     live = live_of(replicas)
-    missing = past is not None and past.old is not None
+    missing = past is not None and bool(past.old)
     affected = see_together(live, missing=missing)
     never = [NEVER_EDIT]
     if held or lost:
@@ -264,7 +293,7 @@ def explain_unread(
         proven=tuple(
             f"{alias}: {STATES[one.state]} (looked at now)"
             for alias, one in replicas.items()
-            if one.state in (ReplicaState.PENDING, ReplicaState.COMMITTED, ReplicaState.CLEANED)
+            if one.state in (*_KNOWN, ReplicaState.STAGING)
         ),
         unproven=tuple(_unproven(past, replicas)),
         readers=(
@@ -362,10 +391,11 @@ def _waiting(stop: Stop, past: Past | None) -> Iterator[str]:
     if past is None or not past.unresolved:
         return
     whose = _of(past)
+    task = "stage" if past.state in STAGE_PHASES and not past.sent else "publish"
     if stop.code in (Code.CONTROL_TABLE_LOST, Code.CONTROL_TABLE_MISSING):
-        yield f"The publish task{whose} can't go on: the record that it needs is gone."
+        yield f"The {task} task{whose} can't go on: the record that it needs is gone."
     else:
-        yield f"The publish task{whose} waits until the control table can be read, and then goes on from the record."
+        yield f"The {task} task{whose} waits until the control table can be read, and then goes on from the record."
 
 
 def _summary(past: Past) -> str:
@@ -378,19 +408,22 @@ def _replicas(past: Past | None, seen: Observation | None, table: str) -> dict[s
     if not aliases and seen is not None:
         aliases = seen.inventory.aliases
     before = {one.alias: one for one in past.seen} if past else {}
-    name, new = past.candidates[-1] if past is not None and past.candidates else ("", None)
-    old = past.old if past is not None else None
+    nothing: frozenset[str] = frozenset()
+    name, new = past.candidates[-1] if past is not None and past.candidates else ("", nothing)
+    old = past.old if past is not None else nothing
+    counted = None if seen is not None and seen.independent else len(aliases)
+    staging = past is not None and past.state in STAGE_PHASES and not past.sent
     found: dict[str, ReplicaExplained] = {}
     for alias in aliases:
         facts = seen.replicas.get(alias) if seen is not None else None
-        target = Shown.of(facts, table, new=new, old=old, replicas=len(aliases))
+        target = Shown.of(facts, table, new=new, old=old, replicas=counted)
         if past is None and target.uuid is not None:
             # With nothing to compare it with, a table is neither the right one nor another one.
             target = replace(target, generation=UNKNOWN.generation)
-        candidate = Shown.of(facts, name, new=new, old=old, replicas=len(aliases)) if name else UNKNOWN
+        candidate = Shown.of(facts, name, new=new, old=old, replicas=counted) if name else UNKNOWN
         then = before.get(alias)
         found[alias] = ReplicaExplained(
-            _state(target, candidate, old),
+            _state(target, candidate, old, staging=staging),
             target,
             candidate,
             then.queue if then else None,
@@ -399,11 +432,13 @@ def _replicas(past: Past | None, seen: Observation | None, table: str) -> dict[s
     return found
 
 
-def _state(target: Shown, candidate: Shown, old: str | None) -> ReplicaState:
+def _state(target: Shown, candidate: Shown, old: Collection[str], *, staging: bool) -> ReplicaState:
     """Return what a replica shows, by UUIDs alone: whole generations are the record's."""
     if target.generation == "unknown":
         return ReplicaState.NOT_OBSERVED
     if target.generation == "new":
         return ReplicaState.COMMITTED if candidate.generation == "old" else ReplicaState.CLEANED
-    unchanged = target.uuid == old
+    unchanged = target.uuid in old if old else target.uuid is None
+    if staging:
+        return ReplicaState.STAGING if unchanged else ReplicaState.UNKNOWN
     return ReplicaState.PENDING if unchanged and candidate.generation == "new" else ReplicaState.UNKNOWN

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from airflow_provider_dpone.publication.classify import ReplicaState
+from airflow_provider_dpone.publication.explain_stages import staging_in_words
 from airflow_provider_dpone.publication.explanation import (
     NEVER_AHEAD,
     NEVER_DROP,
@@ -14,11 +15,18 @@ from airflow_provider_dpone.publication.explanation import (
     ReplicaExplained,
 )
 from airflow_provider_dpone.publication.queue import HostStatus
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, is_rollback
+from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
+    AuthorityRecord,
+    IndependentRecord,
+    Phase,
+    is_rollback,
+)
 from airflow_provider_dpone.publication.stop import Category, Code, Stop
 from airflow_provider_dpone.publication.words import joined
 
 STATES: Mapping[ReplicaState, str] = {
+    ReplicaState.STAGING: "shows what it showed when the target was locked",
     ReplicaState.PENDING: "holds the old generation; the new one is kept next to it",
     ReplicaState.COMMITTED: "holds the new generation; the old one is kept next to it",
     ReplicaState.CLEANED: "holds the new generation; the old one is gone",
@@ -140,6 +148,8 @@ def plain_words(record: AuthorityRecord, replicas: Mapping[str, ReplicaExplained
             else f"{name}: the last operation is published on every replica."
         )
         return ended if stop is None else f"{ended} {NOTHING_UNDER_WAY} {stop.message}"
+    if isinstance(record, IndependentRecord) and record.phase in STAGE_PHASES:
+        return staging_in_words(record, replicas)
     if stop is None:
         match record.phase:
             case Phase.PREPARED:
@@ -219,6 +229,11 @@ def who_waits(
         return
     if record.published:
         yield "The cleanup task, or the next run, has to free the table."
+    elif record.phase in STAGE_PHASES:
+        yield (
+            f"The stage task of DAG {owner.dag_id}, run {owner.run_id} stages the replicas, if it still runs. If its "
+            "worker has died, the next try goes on from what is proven."
+        )
     elif record.phase is Phase.PREPARED:
         yield f"{task} has not sent anything yet: it goes on when it runs."
     elif stop is None:

@@ -6,7 +6,7 @@ Frozen facts and fixed words. :mod:`publication.explain` makes it from what was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Literal
@@ -30,6 +30,7 @@ class Way(StrEnum):
     START = "start"
     WAIT = "wait"
     UNBLOCK = "unblock"
+    STAGE_ON = "stage on"
     RETRY = "retry"
     FREE = "free"
     REPAIR = "repair"
@@ -51,6 +52,9 @@ WAYS: Mapping[Way, str] = {
     Way.UNBLOCK: (
         "Find whoever queued the entry that comes first, and let it end on that replica, or remove what it fails on. "
         "Ours follows by itself."
+    ),
+    Way.STAGE_ON: (
+        "Let the stage task run, or be retried: it goes on from what is proven. If it is cleared, it stages anew."
     ),
     Way.RETRY: "Clear the publish task: it goes on from the recorded state.",
     Way.FREE: (
@@ -106,23 +110,31 @@ class Shown:
     :ivar uuid: of the table; ``None`` if there is none or it is not known.
     :ivar rows: the replica's own count.
     :ivar problem: in words, why it does not hold the table completely and healthily; ``None`` if it does.
+    :ivar replicated: the table replicates itself, so that there is a health of its replication.
     """
 
     generation: str
     uuid: str | None = None
     rows: int | None = None
     problem: str | None = None
+    replicated: bool = False
 
     @classmethod
     def of(
-        cls, facts: ReplicaFacts | None, name: str, *, new: str | None, old: str | None, replicas: int | None
+        cls,
+        facts: ReplicaFacts | None,
+        name: str,
+        *,
+        new: Collection[str],
+        old: Collection[str],
+        replicas: int | None,
     ) -> Shown:
         """Return what a replica shows under a name.
 
         :param facts: of the replica; ``None``: it could not be read.
-        :param new: the UUID of the operation's own table.
-        :param old: the UUID of the table that it replaces; ``None`` if there was none.
-        :param replicas: how many replicas a table must have to be healthy.
+        :param new: the UUIDs that the operation's own table may have there.
+        :param old: those of the table that it replaces; none if there was none.
+        :param replicas: how many replicas a table must have to be healthy; ``None``: it is independent of others.
         """
         if facts is None:
             return UNKNOWN
@@ -134,6 +146,7 @@ class Shown:
             table.uuid,
             table.rows,
             replication_problem(table, replicas) if replicas else None,
+            replicated=table.replication is not None,
         )
 
 
@@ -141,17 +154,46 @@ UNKNOWN = Shown("unknown")
 ABSENT = Shown("absent")
 
 
-def generation_of(uuid: str | None, *, new: str | None, old: str | None) -> str:
+def generation_of(uuid: str | None, *, new: Collection[str], old: Collection[str]) -> str:
     """Return which generation a UUID is, in a word; ``absent`` if there is none.
 
-    :param new: the UUID of the operation's own table.
-    :param old: the UUID of the table that it replaces; ``None`` if there was none.
+    :param new: the UUIDs of the operation's own table; independent tables have another one on every replica.
+    :param old: those of the table that it replaces; none if there was none.
     """
     if uuid is None:
         return "absent"
-    if uuid == new:
+    if uuid in new:
         return "new"
-    return "old" if uuid == old else "another table"
+    return "old" if uuid in old else "another table"
+
+
+@dataclass(frozen=True, slots=True)
+class StageShown:
+    """How far one replica is staged by itself.
+
+    :ivar word: ``not begun``, ``claimed``, ``verified`` or ``ready``, as the record says.
+    :ivar seen: its table is there now; ``None``: it is not known.
+    :ivar said: what that means, as far as it is proven.
+    """
+
+    word: str
+    seen: bool | None
+    said: str
+
+    @property
+    def proven(self) -> bool:
+        """Tell whether its table was proven to hold the sealed rows, and is there."""
+        return self.seen is True and self.word in ("verified", "ready")
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether nothing is left to do on the replica."""
+        return self.proven and self.word == "ready"
+
+    def __str__(self) -> str:
+        return (
+            self.word if self.seen is not False or self.word == "claimed" else f"{self.word}, not there now"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +203,7 @@ class ReplicaExplained:
     :ivar repair: the statement that brings this replica, alone, to the new generation.
     :ivar target: what stands under the target's name.
     :ivar candidate: what stands under the candidate's name, or under the one it was parked as.
+    :ivar stage: how far it is staged, while replicas are staged by themselves.
     """
 
     state: ReplicaState
@@ -169,6 +212,7 @@ class ReplicaExplained:
     queue: str | None = None
     exception_code: int | None = None
     repair: Statement | None = None
+    stage: StageShown | None = None
 
     @property
     def live(self) -> str:

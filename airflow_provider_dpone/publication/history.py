@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from airflow_provider_dpone.publication.record import END_PHASES, PUBLISHED_PHASES, Owner, Phase
+from airflow_provider_dpone.publication.record import (
+    END_PHASES,
+    PUBLISHED_PHASES,
+    UNSENT_PHASES,
+    Owner,
+    Phase,
+)
 from airflow_provider_dpone.publication.telling import told, told_writer
 from airflow_provider_dpone.publication.trail import (
     Admission,
@@ -84,9 +90,9 @@ class Past:
     :ivar since: when that was written down.
     :ivar begun: the phase of a later write whose outcome is not written down; ``None`` if there is none.
     :ivar at: of the newest entry.
-    :ivar old: UUID of the live table at admission; ``None`` if there was none.
+    :ivar old: UUIDs that the live table had at admission; none if there was none.
     :ivar rows: of the staged candidate.
-    :ivar candidates: name and UUID of every table that its attempts meant to create; the one that was staged last
+    :ivar candidates: name and UUIDs of every table that its attempts meant to create; the one that was staged last
         comes last.
     :ivar entry: the queue's entry of its swap, where it was seen.
     :ivar reply: what came back when its swap was sent: ``answered``, ``lost`` or ``refused``; ``None``: nothing is
@@ -106,9 +112,9 @@ class Past:
     begun: Phase | None
     at: int
     replicas: tuple[str, ...]
-    old: str | None
+    old: frozenset[str]
     rows: int | None
-    candidates: tuple[tuple[str, str], ...]
+    candidates: tuple[tuple[str, frozenset[str]], ...]
     entry: str | None
     reply: str | None
     replied_at: int | None
@@ -135,7 +141,7 @@ class Past:
         """Tell whether a statement of it may have been sent."""
         if self.begun is Phase.DISPATCHING:
             return True
-        return self.stored and Phase(self.state) not in (Phase.PREPARED, Phase.ABORTED)
+        return self.stored and Phase(self.state) not in UNSENT_PHASES | {Phase.ABORTED}
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -173,7 +179,7 @@ class Past:
             begun=begun,
             at=max((at for at, _ in bodies), default=0),
             replicas=last.replicas if last else (),
-            old=last.live.uuid if last and last.live else None,
+            old=last.live.uuids if last and last.live else frozenset(),
             rows=staged[-1].rows if staged else None,
             candidates=_candidates(body for _, body in bodies),
             entry=next((b.entry for _, b in reversed(classified) if b.entry is not None), None),
@@ -224,12 +230,12 @@ def _state(bodies: list[tuple[int, Body]]) -> tuple[str, int, Phase | None]:
     return state, since, open_writes[-1] if open_writes else None
 
 
-def _candidates(bodies: Iterable[Body]) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
+def _candidates(bodies: Iterable[Body]) -> tuple[tuple[str, frozenset[str]], ...]:
+    found: dict[str, frozenset[str]] = {}
     for body in bodies:
         if isinstance(body, CandidateIntent | Staged):
             found.pop(body.table, None)
-            found[body.table] = body.uuid
+            found[body.table] = body.uuids
     return tuple(found.items())
 
 

@@ -22,6 +22,7 @@ from airflow_provider_dpone.publication.record import (
     MAX_RETAINED,
     AuthorityRecord,
     Generation,
+    IndependentRecord,
     Retained,
     StoredRecord,
 )
@@ -94,7 +95,7 @@ class Orphan:
 
     @property
     def uuid(self) -> str | None:
-        """The UUID, if it is the same on every replica that has the table."""
+        """The UUID, if it is the same on every replica that has the table; independent ones have each their own."""
         found = {*self.uuids.values()}
         return found.pop() if len(found) == 1 else None
 
@@ -106,12 +107,14 @@ def find_orphans(
     authority_ids: Collection[str],
     unreadable_keys: Collection[str],
     now: int,
+    independent: bool = False,
 ) -> tuple[Orphan, ...]:
     """Return what no record needs, by name.
 
     :param authority_ids: the control table's own id first, then those that it adopted.
     :param unreadable_keys: keys of records that this release can't read.
     :param now: server time in seconds.
+    :param independent: nothing copies rows between the replicas, so that each has tables of its own under a name.
     """
     by_name: dict[tuple[str, str], list[FoundTable]] = {}
     for table in tables:
@@ -120,7 +123,9 @@ def find_orphans(
     for (database, name), copies in sorted(by_name.items()):
         target = target_of(copies[0], records)
         own = [r for r in records if r.database == database]
-        why = _why(name, copies, target, own, authority_ids, unreadable_keys, now)
+        # One operation's tables have other UUIDs on independent replicas, and the same mark on each.
+        uneven = len({copy.operation_id if independent else copy.uuid for copy in copies}) > 1
+        why = _why(name, copies, target, own, authority_ids, unreadable_keys, now, uneven=uneven)
         if why is not None:
             found.append(
                 Orphan(
@@ -160,12 +165,18 @@ def _why(
     authority_ids: Collection[str],
     unreadable_keys: Collection[str],
     now: int,
+    *,
+    uneven: bool,
 ) -> Why | None:
     uuids = {copy.uuid for copy in copies}
     for record in records:
         if name == record.table:
             return None
-        if name in (record.candidate, parked_name(record.candidate)) and not record.ended:
+        if not record.ended and name in (
+            record.candidate,
+            parked_name(record.candidate),
+            *(left for left, _ in record.left()),
+        ):
             return None
         for item in record.retained:
             if item.name == name:
@@ -174,7 +185,7 @@ def _why(
                 return Why.DUE if item.drop_after <= now else None
     if candidate_parts(name) is None:
         return Why.RENAMED
-    if len(uuids) > 1:
+    if uneven:
         return Why.UNEVEN
     marks = {copy.authority_id for copy in copies}
     if None in marks:
@@ -214,12 +225,16 @@ _NEXT: Mapping[Why, str] = {
 
 
 def orphan_to_drop(
-    stored: StoredRecord | None, observation: Observation, name: str, uuid: str, table: str
+    stored: StoredRecord | None,
+    observation: Observation,
+    name: str,
+    uuids: Collection[str],
+    table: str,
 ) -> Generation | Stop:
     """Return the exact table that may be listed for a drop, as this look shows it, or say why not.
 
     :param observation: an admitted look with the target and ``name``, taken now.
-    :param uuid: which table is meant.
+    :param uuids: which table is meant: one UUID, or that of each independent table under the name.
     :param table: the target's name.
     """
     if stored is not None and not stored.record.ended:
@@ -229,14 +244,18 @@ def orphan_to_drop(
             next_action="Let it end; `airflow dpone explain` says where it stands.",
             facts={"operation": stored.record.operation_id[:16], "phase": stored.record.phase.value},
         )
+    if stored is not None and isinstance(stored.record, IndependentRecord) != observation.independent:
+        return _not_it(
+            name, "the cluster's tables replicate themselves otherwise than its target's record says"
+        )
     seen = {alias: t for alias, f in observation.replicas.items() if (t := f.tables.get(name)) is not None}
-    if not seen or {t.uuid for t in seen.values()} != {uuid}:
+    if not seen or {t.uuid for t in seen.values()} != {*uuids}:
         return _not_it(name, "it is not the table that was listed")
     blind = [a for a, f in observation.replicas.items() if name not in f.tables and not f.sees_database]
     if blind:
         return _not_it(name, f"our user doesn't see the database's tables on {', '.join(blind)}")
     if any(
-        live is not None and live.uuid == uuid
+        live is not None and live.uuid in uuids
         for facts in observation.replicas.values()
         for live in [facts.tables.get(table)]
     ):
@@ -268,10 +287,10 @@ def kept_but_replaced(record: AuthorityRecord, observation: Observation, name: s
     return item
 
 
-def is_kept(record: AuthorityRecord | None, name: str, uuid: str) -> bool:
+def is_kept(record: AuthorityRecord | None, name: str, uuids: Collection[str]) -> bool:
     """Tell whether the record lists exactly this table, so that it need not be listed again."""
     items = record.retained if record else ()
-    return any(item.name == name and uuid in item.generation.uuids for item in items)
+    return any(item.name == name and {*uuids} <= item.generation.uuids for item in items)
 
 
 def _not_it(name: str, why: str) -> Stop:

@@ -7,7 +7,7 @@ alone otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from functools import cache
@@ -111,6 +111,11 @@ class Generation:
         """The UUIDs of all its tables."""
         return frozenset({self.uuid})
 
+    @property
+    def identity(self) -> str:
+        """What it is known by to whoever looks at its tables now."""
+        return self.uuid
+
     def renamed(self, aliases: Mapping[str, str]) -> Generation:
         """Return it with the aliases that its replicas have now.
 
@@ -155,8 +160,13 @@ class IndependentGeneration(Generation):
         """The UUIDs of all its tables."""
         return frozenset(table.uuid for table in self.tables)
 
+    @property
+    def identity(self) -> str:
+        """What it is known by to whoever looks at its tables now: replicas that are gone don't count."""
+        return _identity(self.uuids)
+
     def renamed(self, aliases: Mapping[str, str]) -> IndependentGeneration:
-        """Return it with the aliases that its replicas have now."""
+        """Return it with the aliases that its replicas have now. It is the same generation: ``uuid`` stays."""
         tables = tuple(ReplicaTable(aliases[t.alias], t.uuid) for t in self.tables if t.alias in aliases)
         return replace(self, tables=tables)
 
@@ -168,9 +178,12 @@ def independent_generation(
 
     :param tables: alias -> UUID.
     """
-    derived = UUID(hex=digest("dpone/generation.v1", sorted(tables.values()))[:32], version=5)
     held = tuple(ReplicaTable(alias, uuid) for alias, uuid in tables.items())
-    return IndependentGeneration(str(derived), engine_full, schema_digest, "", "", held)
+    return IndependentGeneration(_identity(tables.values()), engine_full, schema_digest, "", "", held)
+
+
+def _identity(uuids: Iterable[str]) -> str:
+    return str(UUID(hex=digest("dpone/generation.v1", sorted(uuids))[:32], version=5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +418,11 @@ class AuthorityRecord:
         """Return the table that a replica had live before; ``None`` where the target was absent."""
         return self.predecessor.on(alias) if self.predecessor else None
 
+    def own_uuid(self, alias: str) -> str | None:
+        """Return the UUID of the operation's own table on a replica; ``None`` where it has none (yet)."""
+        own = self.desired.on(alias)
+        return own.uuid if own else None
+
     def keep(self, name: str, generation: Generation, *, drop_after: int) -> Retained:
         """Return the entry that lists a table of this operation."""
         return Retained(name, generation, drop_after, self.operation_id)
@@ -431,7 +449,7 @@ class AuthorityRecord:
             epoch=self.dispatch_epoch,
             at=self.changed_at,
             rows=self.content.rows,
-            uuid=self.desired.uuid,
+            uuid=self.desired.identity,
         )
         return (*self.settled, own)[-MAX_SETTLED:]
 
@@ -477,6 +495,19 @@ class IndependentRecord(AuthorityRecord):
     def stage_of(self, alias: str) -> ReplicaStage | None:
         """Return a replica's attempt, if it has one."""
         return next((stage for stage in self.stages if stage.alias == alias), None)
+
+    def own_uuid(self, alias: str) -> str | None:
+        """Return the UUID of the operation's own table on a replica; while it is staged, of its attempt's."""
+        if self.phase in STAGE_PHASES:
+            stage = self.stage_of(alias)
+            return stage.uuid if stage else None
+        own = self.desired.on(alias)
+        return own.uuid if own else None
+
+    @property
+    def staged_everywhere(self) -> bool:
+        """Tell whether it ever had its table on every replica: it was prepared."""
+        return all(self.desired.on(alias) is not None for alias in self.replicas)
 
     def keep(self, name: str, generation: Generation, *, drop_after: int) -> IndependentRetained:
         """Return the entry that lists tables of this operation.

@@ -3,6 +3,9 @@
 Nothing is proven about a replica that is gone. It is left out only where it can't take part any more: the
 cluster's definition doesn't list it, Keeper has it in neither table, and the replicas that are left hold one
 generation. What its queue worker would do if it came back, it does to its own copies of the two tables alone.
+
+Keeper knows nothing of independent tables, so that nothing but the cluster's definition says that such a replica is
+gone. Whether its server still runs can't be proven then, and is not said: no other replica's table hangs on it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from airflow_provider_dpone.publication.queue import (
     Terminal,
     Unreadable,
 )
-from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
+from airflow_provider_dpone.publication.record import AuthorityRecord, IndependentRecord, StoredRecord
 from airflow_provider_dpone.publication.stop import Code, Stop
 
 
@@ -106,7 +109,12 @@ def not_retirable(
             assert_never(queue)
     for alias, facts in observation.replicas.items():
         for name, table in facts.tables.items():
-            if (why := _still_registered(table, len(left.replicas))) is not None:
+            if isinstance(left, IndependentRecord):
+                if table.replication is not None:
+                    return _missing(
+                        left, f"{name} on {alias}: it replicates itself, which it did not at admission"
+                    )
+            elif (why := _still_registered(table, len(left.replicas))) is not None:
                 return _missing(left, f"{name} on {alias}: {why}", code=why_code(table))
     states = {alias: held_state(left, observation, alias) for alias in left.replicas}
     words = {alias: {"state": state.value} for alias, state in states.items()}

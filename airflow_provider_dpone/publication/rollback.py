@@ -8,7 +8,7 @@ follows from the operation it undoes, so that the same command run again goes on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from airflow_provider_dpone.publication.admission import admit_target, busy
@@ -183,14 +183,14 @@ def _undone(record: AuthorityRecord, operation: str) -> str | Stop:
 def _live(record: AuthorityRecord, observation: Observation, undone: str) -> Generation | Stop:
     """Return the live generation, where it is the one that ``undone`` published, on every replica."""
     if record.operation_id == undone:
-        published, uuid = record.phase in PUBLISHED_PHASES, record.desired.uuid
+        published, uuid = record.phase in PUBLISHED_PHASES, record.desired.identity
     elif (settled := record.find_settled(undone)) is not None:
         published, uuid = settled.outcome in PUBLISHED_PHASES, settled.uuid
     else:
         # It was forgotten among the settled ones; its rollback that was given up remembers what was live.
         published, uuid = (
             record.predecessor is not None,
-            record.predecessor.uuid if record.predecessor else "",
+            record.predecessor.identity if record.predecessor else "",
         )
     if not published:
         return _refused(record, "it was not published, so there is nothing to undo", "Nothing to do.")
@@ -203,8 +203,8 @@ def _live(record: AuthorityRecord, observation: Observation, undone: str) -> Gen
     if (
         live is None
         or not alike
-        or live.uuid != uuid
-        or (record.operation_id == undone and live != record.desired)
+        or live.identity != uuid
+        or (record.operation_id == undone and live != replace(record.desired, uuid=uuid))
     ):
         return Stop(
             Code.GENERATION_UNKNOWN,

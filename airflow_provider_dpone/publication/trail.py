@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from airflow_provider_dpone.publication.artifact import Artifact
 from airflow_provider_dpone.publication.canonical import Json, canonical_json
 from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.receipt import IndependentReceipt, Names, PublicationReceipt
-from airflow_provider_dpone.publication.record import Content, Owner, Phase
+from airflow_provider_dpone.publication.record import Content, Owner, Phase, ReplicaTable
 from airflow_provider_dpone.publication.stop import Category
 
 _STRICT: Final = ConfigDict(strict=True, extra="forbid")
@@ -70,6 +71,28 @@ class LiveTable:
     uuid: str
     schema_digest: str
 
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of all its tables."""
+        return frozenset({self.uuid})
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentLive(LiveTable):
+    """The same where every replica has a table of its own.
+
+    :ivar tables: the table of each replica; `uuid` names all of them together, and is no table's.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    tables: tuple[ReplicaTable, ...]
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of all its tables."""
+        return frozenset(table.uuid for table in self.tables)
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -107,7 +130,7 @@ class Admission:
     plan_digest: str
     inventory_digest: str
     replicas: tuple[str, ...]
-    live: LiveTable | None
+    live: LiveTable | IndependentLive | None
     live_rows: int | None
     slot: SlotFound | None
     retention: int
@@ -144,6 +167,11 @@ class CandidateIntent:
         """The attempt."""
         return Mark(self.attempt, word="create")
 
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUID of its one table, which all replicas share where they replicate themselves."""
+        return frozenset({self.uuid})
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -175,6 +203,30 @@ class Staged:
     def mark(self) -> Mark:
         """The attempt."""
         return Mark(self.attempt, word="ready")
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of all its tables."""
+        return frozenset({self.uuid})
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentStaged(Staged):
+    """The same where every replica was staged by itself.
+
+    :ivar tables: the table of each replica; `uuid` names all of them together, and is no table's.
+    :ivar artifact: what every replica was loaded from; null where a table that was kept goes live again.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    tables: tuple[ReplicaTable, ...]
+    artifact: Artifact | None
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of all its tables."""
+        return frozenset(table.uuid for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,6 +592,9 @@ KINDS: Final[Mapping[str, type[Body]]] = {
 }
 """The body of each kind of entry, in the order in which an operation usually writes them; newer kinds last."""
 
+_WITH_TWO_SHAPES: Final[Mapping[str, Any]] = {Staged.kind: Staged | IndependentStaged}
+"""Kinds that say more about independent tables. What is said of replicated ones stays as it is."""
+
 NOTED: Final = frozenset({CompareAndSwapOutcome.kind, DispatchOutcome.kind, TurnedAway.kind})
 """Kinds that only tell what has happened already: nothing rests on them, and one may be missing."""
 
@@ -673,7 +728,7 @@ def _envelope_adapter() -> TypeAdapter[_Envelope]:
 
 @cache
 def _body_adapter(kind: str) -> TypeAdapter[Any]:
-    return TypeAdapter(KINDS[kind])
+    return TypeAdapter(_WITH_TWO_SHAPES.get(kind, KINDS[kind]))
 
 
 def _schema_in(data: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Dispatch,
     HostReceipt,
+    IndependentGeneration,
     Phase,
     Retained,
     Retired,
@@ -154,6 +155,7 @@ def retired(
         inventory_digest=inventory_digest,
         publication=_of_those_left(record.publication, present),
         disarm=_of_those_left(record.disarm, present),
+        retained=tuple(_renamed(item, record.replicas, present) for item in record.retained),
         retired=(*record.retired, *gone),
         changed_at=now,
     )
@@ -287,6 +289,14 @@ def _of_those_left(dispatch: Dispatch | None, present: Mapping[str, str]) -> Dis
     codes = {host.alias: host.exception_code for host in dispatch.receipt}
     receipt = tuple(HostReceipt(now, codes[then]) for then, now in present.items() if then in codes)
     return Dispatch(dispatch.token, dispatch.epoch, dispatch.entry, dispatch.query_digest, receipt)
+
+
+def _renamed(item: Retained, admitted: Collection[str], present: Mapping[str, str]) -> Retained:
+    """Return a kept table with the aliases of now, where it was listed under the same ones."""
+    tables = item.generation.tables if isinstance(item.generation, IndependentGeneration) else ()
+    if not all(table.alias in admitted for table in tables):
+        return item
+    return replace(item, generation=item.generation.renamed(present))
 
 
 def _retained(record: AuthorityRecord, name: str) -> Retained:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from airflow_provider_dpone.publication import decide, decide_resolve
 from airflow_provider_dpone.publication.admission import Slot
 from airflow_provider_dpone.publication.classify import replica_state
@@ -13,12 +16,16 @@ from airflow_provider_dpone.publication.record import (
     UNSENT_PHASES,
     AuthorityRecord,
     Generation,
+    IndependentGeneration,
+    IndependentRecord,
     StoredRecord,
 )
 from airflow_provider_dpone.publication.stop import Stop
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Classification,
+    IndependentLive,
+    IndependentStaged,
     LiveTable,
     Proven,
     ReplicaSeen,
@@ -111,7 +118,26 @@ def _queue(record: AuthorityRecord, queue: QueueState | None, alias: str) -> tup
 
 def live_table(live: Generation | None) -> LiveTable | None:
     """Return what identifies the live table."""
+    if isinstance(live, IndependentGeneration):
+        return IndependentLive(live.uuid, live.schema_digest, live.tables)
     return None if live is None else LiveTable(live.uuid, live.schema_digest)
+
+
+def staged(record: AuthorityRecord) -> Staged:
+    """Return what is written down before ``record`` is prepared: its candidate is complete on every replica."""
+    make: Callable[..., Staged] = Staged
+    if isinstance(record, IndependentRecord):
+        make = partial(IndependentStaged, tables=record.desired.tables, artifact=record.artifact)
+    return make(
+        attempt=record.attempt_id,
+        table=record.candidate,
+        uuid=record.desired.uuid,
+        rows=record.content.rows,
+        bytes=record.staged_bytes,
+        source_rows=None,
+        content=record.content,
+        replicas=record.replicas,
+    )
 
 
 def slot_found(stored: StoredRecord | None) -> SlotFound | None:
@@ -146,17 +172,7 @@ def admitted_again(stored: StoredRecord, record: AuthorityRecord) -> tuple[Admis
         dependents=record.dependents,
         warnings=(),
     )
-    staged = Staged(
-        attempt=record.attempt_id,
-        table=record.candidate,
-        uuid=record.desired.uuid,
-        rows=record.content.rows,
-        bytes=record.staged_bytes,
-        source_rows=None,
-        content=record.content,
-        replicas=record.replicas,
-    )
-    return admission, staged
+    return admission, staged(record)
 
 
 def admission_warnings(slot: Slot, dependents: int, *, order_key: str | None) -> tuple[str, ...]:

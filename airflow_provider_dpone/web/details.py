@@ -5,16 +5,20 @@ Pure: no I/O and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from airflow_provider_dpone.clickhouse.errors import told_code
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.record import (
     PUBLISHED_PHASES,
+    STAGE_PHASES,
     AuthorityRecord,
     ContentDigest,
+    IndependentRecord,
     Phase,
+    ReplicaTable,
+    StageState,
     is_rollback,
 )
 from airflow_provider_dpone.publication.stop import MEANINGS, Code
@@ -23,7 +27,11 @@ from airflow_provider_dpone.publication.trail import (
     Classification,
     CleanupStep,
     DispatchOutcome,
+    IndependentLive,
+    IndependentStaged,
+    LiveTable,
     OperatorAction,
+    Staged,
 )
 from airflow_provider_dpone.publication.words import when
 from airflow_provider_dpone.web.headline import code_named
@@ -39,6 +47,7 @@ def groups(
     groups = (
         Group("Operation", tuple(_operation(found))),
         Group("Queue entry", tuple(_entry(found, record, told_live))),
+        Group("Staging", tuple(_staging(found, record, told_live))),
         Group("Tables", tuple(_tables(found, record))),
         Group("Content", tuple(_data(found))),
         Group("Plan and authority", tuple(_plan(found, record))),
@@ -94,18 +103,59 @@ def _tables(found: Recorded, record: AuthorityRecord | None) -> Iterator[Detail]
     admission, staged = found.admission, found.staged
     if admission is not None:
         yield Detail("Target", f"{admission.database}.{admission.table}", code=True)
-        if admission.live is not None:
-            yield Detail("Old table's UUID", admission.live.uuid, code=True)
-        else:
-            yield Detail("Old table", "there was none")
+        match admission.live:
+            case None:
+                yield Detail("Old table", "there was none")
+            case IndependentLive(tables=tables):
+                yield from _each("Old table's UUID", tables)
+            case LiveTable(uuid=uuid):
+                yield Detail("Old table's UUID", uuid, code=True)
+    match staged:
+        case None:
+            pass
+        case IndependentStaged(tables=tables):
+            yield from _each("New table's UUID", tables)
+        case Staged(uuid=uuid):
+            yield Detail("New table's UUID", uuid, code=True)
     if staged is not None:
-        yield Detail("New table's UUID", staged.uuid, code=True)
         yield Detail("Candidate", record.candidate if record else staged.table, code=True)
     if admission is not None:
         kept = duration(admission.retention) if admission.retention else "not kept"
         yield Detail("Old table is kept for", kept)
         for line in admission.schema_difference:
             yield Detail("Structure changed", line)
+
+
+def _each(name: str, tables: Iterable[ReplicaTable]) -> Iterator[Detail]:
+    for table in tables:
+        yield Detail(f"{name} on {table.alias}", table.uuid, code=True)
+
+
+def _staging(
+    found: Recorded, record: AuthorityRecord | None, told_live: Explanation | None
+) -> Iterator[Detail]:
+    """Return what is only there where every replica is staged by itself."""
+    independent = record if isinstance(record, IndependentRecord) else None
+    staged = found.staged if isinstance(found.staged, IndependentStaged) else None
+    artifact = (independent.artifact if independent else None) or (staged.artifact if staged else None)
+    if artifact is not None:
+        yield Detail("Sealed artifact (SHA-256)", artifact.sha256, code=True)
+        yield Detail("Its rows", f"{artifact.rows:,}")
+        yield Detail("Its bytes", f"{artifact.bytes:,}")
+    if independent is not None and independent.phase in STAGE_PHASES:
+        if independent.extract is not None:
+            yield Detail(
+                f"Source is read into, on {independent.extract.alias}", independent.extract.name, code=True
+            )
+        for alias, one in told_live.replicas.items() if told_live is not None else ():
+            if one.stage is not None:
+                yield Detail(alias, str(one.stage))
+            stage = independent.stage_of(alias)
+            if stage is not None and stage.state is not StageState.READY:
+                yield Detail(f"Private table on {alias}", stage.name, code=True)
+    if independent is not None and independent.baseline is not None:
+        yield Detail("Old rows, equal on every replica", f"{independent.baseline.rows:,}")
+        yield Detail("Digest of the old rows", independent.baseline.sha256, code=True)
 
 
 def _data(found: Recorded) -> Iterator[Detail]:

@@ -16,7 +16,7 @@ from airflow_provider_dpone.publication.explain_words import (
     see_together,
     seen_in_words,
 )
-from airflow_provider_dpone.publication.explanation import Explanation
+from airflow_provider_dpone.publication.explanation import WAYS, Explanation, Way
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Phase
 from airflow_provider_dpone.publication.stop import MEANINGS, Category, Code
@@ -46,6 +46,11 @@ def code_named(name: str) -> Code | None:
 _WHAT: Final[Mapping[str, str]] = {
     ADMITTED: "The new rows are being loaded into a table beside the live one.",
     STAGED: "The new rows are loaded and equal on every replica. The publication is not prepared yet.",
+    Phase.LOCKED: "The table is locked for this operation. Its source is being read, or its stage task has died.",
+    Phase.STAGING: (
+        "The rows of the source are sealed, and every replica is loaded from them by itself, or the stage task has "
+        "died."
+    ),
     Phase.PREPARED: "The new rows are ready on every replica. The swap was not sent yet.",
     Phase.DISPATCHING: "The swap was permitted once and may have been sent. It will not be sent again.",
     Phase.BOUND: "The swap is in the queue, and the replicas work on it.",
@@ -59,6 +64,8 @@ _WHAT: Final[Mapping[str, str]] = {
 _SAFE: Final[Mapping[str, str]] = {
     ADMITTED: "This operation has changed nothing for readers: the live table is only read.",
     STAGED: "This operation has changed nothing for readers: the live table is only read.",
+    Phase.LOCKED: "This operation has changed nothing for readers: the live table is only read.",
+    Phase.STAGING: "This operation has changed nothing for readers: the live table is only read.",
     Phase.PREPARED: "This operation has changed nothing for readers: no swap was sent for it.",
     Phase.ABORTED: "This operation has changed nothing for readers.",
 }
@@ -72,6 +79,8 @@ _LOOK_LATER: Final = "Look at the later operation: it is the one that decides wh
 _NEXT: Final[Mapping[str, str]] = {
     ADMITTED: "Nothing to do while the stage task runs. If it has failed, its log says why, and a retry stages anew.",
     STAGED: "Nothing to do while the stage task runs. If it has failed, its log says why, and a retry goes on.",
+    Phase.LOCKED: f"{WAYS[Way.STAGE_ON]} {WAYS[Way.ABANDON]}",
+    Phase.STAGING: f"{WAYS[Way.STAGE_ON]} {WAYS[Way.ABANDON]}",
     Phase.PREPARED: "Let the publish task run. If it has failed, its log says why; clearing it goes on from here.",
     Phase.DISPATCHING: "Wait, and let the publish task (or a later run) observe again.",
     Phase.BOUND: "Wait, and let the publish task (or a later run) observe again.",
@@ -104,10 +113,10 @@ _WAS: Final[Mapping[str, str]] = {
     Phase.ABORTED: "It was closed as not published.",
 }
 _GIVEN_UP: Final = (
-    "It was given up: a later operation was prepared for the same table, and this one can do nothing more."
+    "It was given up: a later operation has taken the same table, and this one can do nothing more."
 )
 _FOLLOWED: Final = (
-    "A later operation was prepared for the same table, so this one has ended. How is not in its own trail."
+    "A later operation has taken the same table, so this one has ended. How is not in its own trail."
 )
 
 

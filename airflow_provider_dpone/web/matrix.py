@@ -12,7 +12,7 @@ from typing import assert_never
 from airflow_provider_dpone.clickhouse.errors import told_code
 from airflow_provider_dpone.publication import trail as evidence
 from airflow_provider_dpone.publication.classify import ReplicaState
-from airflow_provider_dpone.publication.explanation import Explanation, Shown, generation_of
+from airflow_provider_dpone.publication.explanation import Explanation, Shown, StageShown, generation_of
 from airflow_provider_dpone.publication.receipt import ReplicaReceipt
 from airflow_provider_dpone.publication.record import PUBLISHED_PHASES
 from airflow_provider_dpone.publication.stop import Category
@@ -40,27 +40,32 @@ def _live_rows(
         problem = one.target.problem if one.target.uuid else None
         known = one.state is not ReplicaState.NOT_OBSERVED and one.target.uuid is not None
         rows = one.target.rows
+        health, healthy = "not known", None
+        if known and (problem is not None or one.target.replicated):
+            health, healthy = problem or "healthy", problem is None
+        elif known:
+            health = "not replicated"
         yield ReplicaRow(
             alias=alias,
             role=_role(alias),
             status=_status_after(one.target.generation, state)
             if state in OVER
-            else _replica_status(one.state, state, stop),
+            else _replica_status(one.state, state, stop, one.stage),
             target=_cell(one.target),
             candidate=_cell(one.candidate),
             ddl=_ddl(one.queue, one.exception_code, recorded=not told_live.read),
             rows="" if rows is None else f"{rows:,}",
-            content=_content(found, alias),
-            health=(problem or "healthy") if known else "not known",
-            healthy=problem is None if known else None,
+            content=_content_of(one.stage) if one.stage is not None else _content(found, alias),
+            health=health,
+            healthy=healthy,
             seen=seen if one.state is not ReplicaState.NOT_OBSERVED else "can't be read now",
         )
 
 
 def recorded_rows(found: Recorded, state: str) -> Iterator[ReplicaRow]:
     """Return the rows of the matrix as they were written down."""
-    new = found.staged.uuid if found.staged else None
-    old = found.admission.live.uuid if found.admission and found.admission.live else None
+    new = found.staged.uuids if found.staged else ()
+    old = found.admission.live.uuids if found.admission and found.admission.live else ()
     rows = f"{found.staged.rows:,}" if found.staged else ""
 
     def cell(uuid: str | None) -> Cell:
@@ -108,12 +113,16 @@ def recorded_rows(found: Recorded, state: str) -> Iterator[ReplicaRow]:
         )
 
 
-def _replica_status(seen: ReplicaState | None, state: str, stop: Category | None) -> Status:
+def _replica_status(
+    seen: ReplicaState | None, state: str, stop: Category | None, stage: StageShown | None = None
+) -> Status:
     match seen:
         case None:
             return Status(Tone.REST, "not looked at")
         case ReplicaState.COMMITTED | ReplicaState.CLEANED:
             return Status(Tone.GOOD, "new data is live")
+        case ReplicaState.STAGING:
+            return Status(Tone.REST, str(stage) if stage is not None else "being staged")
         case ReplicaState.PENDING:
             if state not in SENT:
                 return Status(Tone.REST, "old data is live")
@@ -185,6 +194,11 @@ def _content(found: Recorded, alias: str, proof: ReplicaReceipt | None = None) -
     if dispatchable:
         return "equal before the swap"
     return "equal when staged" if found.staged and alias in found.staged.replicas else "not compared"
+
+
+def _content_of(stage: StageShown) -> str:
+    """Return whether what a replica is being loaded with was compared with what was sealed."""
+    return "equal to what was sealed" if stage.proven else "not compared"
 
 
 def _role(alias: str) -> str:

@@ -5,7 +5,7 @@ Pure: no I/O and no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -13,7 +13,7 @@ from airflow_provider_dpone.evidence.layout import entry_name
 from airflow_provider_dpone.evidence.reader import Trail, state_of
 from airflow_provider_dpone.publication import trail as evidence
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
-from airflow_provider_dpone.publication.record import Phase
+from airflow_provider_dpone.publication.record import STAGE_PHASES, Phase
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Classification,
@@ -28,8 +28,10 @@ BodyT = TypeVar("BodyT", Admission, Staged, Classification, StoredReceipt)
 KindT = TypeVar("KindT")
 
 
-ORDER: Final[Sequence[str]] = (
+_ORDER: Final[Sequence[str]] = (
     ADMITTED,
+    Phase.LOCKED,
+    Phase.STAGING,
     STAGED,
     Phase.PREPARED,
     Phase.DISPATCHING,
@@ -38,6 +40,15 @@ ORDER: Final[Sequence[str]] = (
     Phase.COMMITTED,
     Phase.COMPLETED,
 )
+
+
+def order_of(state: str, reached: Collection[str]) -> list[str]:
+    """Return the phases in their order. Only independent replicas are staged in the record.
+
+    :param reached: the phases that the trail tells of.
+    """
+    staged = state in STAGE_PHASES or not STAGE_PHASES.isdisjoint(reached)
+    return [phase for phase in _ORDER if staged or phase not in STAGE_PHASES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,8 @@ def recorded(trail: Trail) -> Recorded:
     state = state_of(map(entry_name, entries))
     unsure = state == Phase.DISPATCHING and Phase.DISPATCHING not in reached
     # A note may be missing. What must have come before is then as old as the write that made it.
-    for phase in ORDER[: ORDER.index(state) + 1] if state in ORDER else ():
+    order = order_of(state, {*reached, *intended})
+    for phase in order[: order.index(state) + 1] if state in order else ():
         if phase in intended:
             reached.setdefault(phase, intended[phase])
     classified = _last(entries, Classification)

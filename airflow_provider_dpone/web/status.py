@@ -11,7 +11,7 @@ from enum import StrEnum, unique
 from typing import Final, assert_never
 
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Phase
+from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, UNSENT_PHASES, Phase
 from airflow_provider_dpone.publication.stop import Category
 
 SENT: Final = frozenset({Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
@@ -20,7 +20,7 @@ SENT: Final = frozenset({Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
 UNPREPARED: Final = frozenset({ADMITTED, STAGED})
 """What is in no record yet."""
 
-UNSENT: Final = UNPREPARED | {Phase.PREPARED}
+UNSENT: Final = UNPREPARED | UNSENT_PHASES
 
 OVER: Final = PUBLISHED_PHASES | {Phase.ABORTED}
 """Phases in which the outcome is proven: nothing of the operation can become live, or stop being so, by itself."""
@@ -57,6 +57,8 @@ HELD: Final = Status(Tone.HOLD, "On hold")
 _STATUS: Final[Mapping[str, Status]] = {
     ADMITTED: Status(Tone.REST, "Staging"),
     STAGED: Status(Tone.REST, "Staged"),
+    Phase.LOCKED: Status(Tone.REST, "Locked"),
+    Phase.STAGING: Status(Tone.REST, "Staging"),
     Phase.PREPARED: Status(Tone.REST, "Ready"),
     Phase.DISPATCHING: Status(Tone.CARE, "In progress"),
     Phase.BOUND: Status(Tone.CARE, "In progress"),

@@ -12,12 +12,14 @@ from typing import Final
 from airflow_provider_dpone.publication.history import ADMITTED, STAGED
 from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, Phase
 from airflow_provider_dpone.web.model import Step
-from airflow_provider_dpone.web.recorded import ORDER, Recorded
+from airflow_provider_dpone.web.recorded import Recorded, order_of
 from airflow_provider_dpone.web.status import OVER, Status, Tone
 
 _TITLES: Final[Mapping[str, str]] = {
     ADMITTED: "Admitted",
     STAGED: "Staged, equal everywhere",
+    Phase.LOCKED: "Locked before the source",
+    Phase.STAGING: "Source sealed, replicas loaded",
     Phase.PREPARED: "Prepared",
     Phase.DISPATCHING: "Permit for one swap",
     Phase.BOUND: "Entry bound",
@@ -31,7 +33,7 @@ _TITLES: Final[Mapping[str, str]] = {
 
 def timeline(found: Recorded, state: str, status: Status) -> tuple[Step, ...]:
     """Return the phases of an operation, as far as it came and those that are left."""
-    order = list(ORDER)
+    order = order_of(state, found.reached)
     if state == Phase.COMPLETED_RETAINING or (
         Phase.COMPLETED_RETAINING in found.reached and state != Phase.COMPLETED
     ):

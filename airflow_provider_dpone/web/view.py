@@ -23,7 +23,7 @@ from airflow_provider_dpone.publication.explain_past import still_there
 from airflow_provider_dpone.publication.explain_words import plain_words
 from airflow_provider_dpone.publication.explanation import Explanation, Leftover, Way
 from airflow_provider_dpone.publication.history import Past
-from airflow_provider_dpone.publication.record import END_PHASES, Owner, Phase
+from airflow_provider_dpone.publication.record import END_PHASES, UNSENT_PHASES, Owner
 from airflow_provider_dpone.publication.telling import told, told_writer
 from airflow_provider_dpone.publication.trail import Entry, TurnedAway
 from airflow_provider_dpone.publication.words import when
@@ -157,7 +157,7 @@ def receipt(
     )
     ends = words.status.tone is not Tone.CARE and words.status.tone is not Tone.HOLD
     commands = () if told_live is None else fitting_commands(told_live, target)
-    if not ends or state == Phase.PREPARED:
+    if not ends or state in UNSENT_PHASES:
         commands = (explain_command(target), *commands)
     if attempts:
         commands = (orphans_command(target),)

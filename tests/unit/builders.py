@@ -19,6 +19,7 @@ from airflow_provider_dpone.publication.identity import TaskIdentity, target_key
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
     AuthorityRecord,
     ContentDigest,
     Generation,
@@ -29,6 +30,9 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
 )
 from airflow_provider_dpone.publication.statement import Exchange, Statement
+
+REPLICATED_PHASES = [phase for phase in Phase if phase not in STAGE_PHASES]
+"""The phases of tables that replicate themselves; :mod:`tests.unit.independent` has the others."""
 
 AUTHORITY = "a" * 32
 CONTROL = "control-structure"
@@ -130,7 +134,11 @@ def record(replicas: int = 2, **changes: Any) -> AuthorityRecord:
 
 def in_phase(phase: Phase, replicas: int = 2, **changes: Any) -> AuthorityRecord:
     """The record moved along the protocol to ``phase``."""
-    moved = record(replicas, **changes)
+    return moved_on(record(replicas, **changes), phase)
+
+
+def moved_on(moved: AuthorityRecord, phase: Phase) -> AuthorityRecord:
+    """A prepared record moved along the protocol to ``phase``."""
     if phase is Phase.PREPARED:
         return moved
     if phase is Phase.ABORTED:

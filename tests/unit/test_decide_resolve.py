@@ -44,6 +44,7 @@ from tests.unit.builders import (
     NEW,
     OLD,
     PENDING,
+    REPLICATED_PHASES,
     in_phase,
     observation,
     receipt_of,
@@ -180,7 +181,7 @@ def test_an_operation_that_ended_needs_nothing_and_a_prepared_one_is_not_resolve
     assert isinstance(decide(in_phase(Phase.PREPARED)), Hold)
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_only_what_was_never_dispatched_is_abandoned(phase: Phase) -> None:
     assert (not_abandonable(in_phase(phase)) is None) == (phase is Phase.PREPARED)
 

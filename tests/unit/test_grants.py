@@ -9,6 +9,7 @@ from airflow_provider_dpone.clickhouse.grants import (
     READ_ON_FILE,
     RequiredGrant,
     missing,
+    needed_directly,
     parse_grants,
     required_grants,
     required_grants_of_init,
@@ -45,6 +46,21 @@ def test_the_statements_give_what_is_required_and_no_more() -> None:
         assert lacking(*written[:position], *written[position + 1 :])
     assert "GRANT SELECT, INSERT, CREATE TABLE, DROP TABLE ON `mart`.* TO `app`" in written
     assert "GRANT SELECT, INSERT, ALTER UPDATE ON `dpone`.`authority_v1` TO `app`" in written
+
+
+def test_independent_replicas_are_told_directly_what_needs_grants_there() -> None:
+    independent = required_grants(TARGET, independent=True)
+    assert {str(grant) for grant in REQUIRED} - {str(grant) for grant in independent} == {"KILL QUERY ON *.*"}
+    assert {str(grant) for grant in independent} <= {str(grant) for grant in REQUIRED}
+    directly = needed_directly(required_grants(TARGET, independent=True, table_functions=True), "mart")
+    assert [str(grant) for grant in directly] == [
+        "SELECT ON `system`.`processes`",
+        "SELECT ON `mart`.*",
+        "INSERT ON `mart`.*",
+        "CREATE TABLE ON `mart`.*",
+        "DROP TABLE ON `mart`.*",
+        str(READ_ON_FILE),
+    ]
 
 
 def test_a_user_without_grants_lacks_all() -> None:

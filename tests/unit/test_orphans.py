@@ -38,6 +38,7 @@ from tests.unit.builders import (
     KEY,
     NEW_UUID,
     OLD_UUID,
+    REPLICATED_PHASES,
     generation,
     in_phase,
     observation,
@@ -82,7 +83,7 @@ def test_a_table_that_no_record_names_is_left_over_with_its_size_and_its_target(
     assert why(*found()) == [Why.LEFT]
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_what_a_record_needs_is_no_orphan(phase: Phase) -> None:
     of = in_phase(phase)
     live = found("orders", OLD_UUID)
@@ -147,13 +148,13 @@ def test_a_name_tells_its_target_only_where_no_other_target_has_such_names() -> 
 
 def to_drop(of: AuthorityRecord | None, *shown: Any, uuid: str = LEFT_UUID) -> Generation | Stop:
     row = stored(of) if of else None
-    return orphan_to_drop(row, observation(row, *shown), NAME, uuid, "orders")
+    return orphan_to_drop(row, observation(row, *shown), NAME, (uuid,), "orders")
 
 
 SHOWN = {"orders": table(OLD_UUID), NAME: LEFT}
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_only_a_target_that_is_free_gets_an_orphan_listed(phase: Phase) -> None:
     decided = to_drop(in_phase(phase), SHOWN, SHOWN)
     if in_phase(phase).ended:
@@ -184,7 +185,7 @@ def test_a_table_that_only_one_replica_has_may_be_listed_and_a_blind_look_may_no
     assert to_drop(of, SHOWN, rest) == LEFT.generation
     seen = observation(stored(of), SHOWN, rest)
     replicas = {**seen.replicas, "s1/r2": replace(seen.replicas["s1/r2"], sees_database=False)}
-    decided = orphan_to_drop(stored(of), replace(seen, replicas=replicas), NAME, LEFT_UUID, "orders")
+    decided = orphan_to_drop(stored(of), replace(seen, replicas=replicas), NAME, (LEFT_UUID,), "orders")
     assert isinstance(decided, Stop)
 
 

@@ -44,6 +44,7 @@ from tests.unit.builders import (
     OLD,
     OLD_UUID,
     PENDING,
+    REPLICATED_PHASES,
     generation,
     in_phase,
     observation,
@@ -53,7 +54,7 @@ from tests.unit.builders import (
 )
 from tests.unit.page_trails import START, classified, explained, held, history, trail
 
-STATES = [ADMITTED, STAGED, *Phase]
+STATES = [ADMITTED, STAGED, *REPLICATED_PHASES]
 OPERATION = record().operation_id
 
 

@@ -20,7 +20,7 @@ from airflow_provider_dpone.publication.record import (
     json_schemas,
 )
 from airflow_provider_dpone.publication.stop import Code, Stopped
-from tests.unit.builders import in_phase, record
+from tests.unit.builders import REPLICATED_PHASES, in_phase, record
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "records"
 
@@ -33,13 +33,13 @@ def tampered(row: Row, **fields: object) -> Row:
     return replace(row, payload=text, payload_sha256=sha256_hex(text))
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_what_was_written_is_read_back_equal(phase: Phase) -> None:
     moved = in_phase(phase)
     assert decode(encode(moved, "w")) == moved
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_golden_records_of_the_first_release_stay_readable_and_are_written_the_same(phase: Phase) -> None:
     golden = json.loads((GOLDEN / f"v1-{phase.value.lower()}.json").read_text())
     assert decode(Row(**golden)) == in_phase(phase)

@@ -9,6 +9,7 @@ from airflow_provider_dpone.publication.admission import admit_target, cluster_c
 from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.explain import live_state, with_queue
 from airflow_provider_dpone.publication.explain_past import explain_unread, lost_control_table, with_past
+from airflow_provider_dpone.publication.explain_stages import stage_shown
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.history import Past
@@ -151,8 +152,7 @@ class _Look:
             record = stored.record
             past = self.history.of(record.operation_id)
             others = self.history.since(record, first.authority_id)
-            names = [record.table, record.candidate, parked_name(record.candidate)]
-            names += [item.name for item in record.retained]
+            names = [*_names(record), *(item.name for item in record.retained)]
             names += _tables_of((*others, *((past,) if past else ())))
             seen = self.catalog.observe(names)
             if seen.record == stored:
@@ -326,14 +326,30 @@ class TargetStatus:
 
 def target_status(catalog: Catalog, record: AuthorityRecord) -> TargetStatus:
     """Return how one target stands now: its record, and what the replicas hold."""
-    try:
-        seen = catalog.observe([record.table, record.candidate, parked_name(record.candidate)])
-    except Stopped as stopped:
-        return TargetStatus(record.database, record.table, record, {}, stopped.stop)
-    current = seen.record.record if seen.record else record
-    if current.candidate != record.candidate:
-        return target_status(catalog, current)
-    return TargetStatus(record.database, record.table, current, _live(current, seen))
+    for _ in range(_LOOKS):
+        names = _names(record)
+        try:
+            seen = catalog.observe(names)
+        except Stopped as stopped:
+            return TargetStatus(record.database, record.table, record, {}, stopped.stop)
+        record = seen.record.record if seen.record else record
+        if {*_names(record)} <= {*names}:
+            return TargetStatus(record.database, record.table, record, _live(record, seen))
+        # It has other tables by now than were looked at.
+    problem = Stop(
+        Code.CAS_CONFLICT, f"{record.database}.{record.table}: the record moves while it is looked at."
+    )
+    return TargetStatus(record.database, record.table, record, {}, problem)
+
+
+def _names(record: AuthorityRecord) -> list[str]:
+    """Return the names under which an operation's tables may be now."""
+    return [
+        record.table,
+        record.candidate,
+        parked_name(record.candidate),
+        *(name for name, _ in record.left()),
+    ]
 
 
 def _live(record: AuthorityRecord, seen: Observation) -> dict[str, str]:
@@ -344,5 +360,6 @@ def _live(record: AuthorityRecord, seen: Observation) -> dict[str, str]:
             table = facts.tables.get(record.table) if facts else None
             found[alias] = "not observed" if facts is None else "live" if table is not None else "absent"
         else:
-            found[alias] = live_state(record, seen, alias).value
+            stage = stage_shown(record, seen, alias)
+            found[alias] = live_state(record, seen, alias).value + (f" ({stage})" if stage else "")
     return found

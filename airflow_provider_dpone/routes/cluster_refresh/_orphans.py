@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication import transitions
@@ -51,11 +51,12 @@ from airflow_provider_dpone.routes.ports import Conflict, OutcomeUnknown, Ports,
 class Dropped:
     """What became of an orphan.
 
+    :ivar uuids: by replica.
     :ivar gone: it is proven absent on every replica; otherwise it is listed, and cleanup goes on with it.
     """
 
     name: str
-    uuid: str
+    uuids: Mapping[str, str]
     gone: bool
 
 
@@ -69,15 +70,15 @@ def drop_orphan(ports: Ports, site: Site, orphan: Orphan, request: OperatorReque
     :param orphan: as it was listed just now.
     :raises Stopped: nothing was dropped, or it is listed and can't be dropped now.
     """
-    name, uuid = orphan.name, orphan.uuid
+    name, uuids = orphan.name, {*orphan.uuids.values()}
     if stop := not_droppable(orphan):
         raise Stopped(stop)
-    if uuid is None or orphan.table != site.target.table:
-        raise ValueError("an orphan is dropped by its one UUID, on its own target")
+    if orphan.table != site.target.table:
+        raise ValueError("an orphan is dropped on its own target")
     observation, authority_id = observe_admitted(ports, site, [site.target.table, name], waits)
     stored = observation.record
-    if not is_kept(stored.record if stored else None, name, uuid):
-        found = orphan_to_drop(stored, observation, name, uuid, site.target.table)
+    if not is_kept(stored.record if stored else None, name, uuids):
+        found = orphan_to_drop(stored, observation, name, uuids, site.target.table)
         if isinstance(found, Stop):
             raise Stopped(found)
         stored = _list(ports, site, orphan, found, request, observation, authority_id)
@@ -88,7 +89,7 @@ def drop_orphan(ports: Ports, site: Site, orphan: Orphan, request: OperatorReque
     clean(ports, site, stored, waits, observation.server_time)
     seen = ports.catalog.observe([site.target.table, name])
     absent = not seen.unread and all(name not in f.tables and f.sees_database for f in seen.replicas.values())
-    return Dropped(name, uuid, absent)
+    return Dropped(name, orphan.uuids, absent)
 
 
 def forget(ports: Ports, site: Site, name: str, request: OperatorRequest, waits: Waits) -> Retained:

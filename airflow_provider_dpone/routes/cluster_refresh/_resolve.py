@@ -29,6 +29,7 @@ from airflow_provider_dpone.publication.retire import already_retired, not_retir
 from airflow_provider_dpone.publication.statement import Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import Classification, OperatorAction, StoredReceipt
+from airflow_provider_dpone.publication.words import joined
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
     Pause,
@@ -72,7 +73,8 @@ class Ended:
     """How an operation stands after an operator's command.
 
     :ivar changed: the command changed the record; ``False`` if there was nothing to do.
-    :ivar kept: the table that holds the data that did not go live, if there is one.
+    :ivar kept: the table that holds the data that did not go live, if there is one; several where replicas were
+        being staged by themselves.
     :ivar retired: replicas that the operation was admitted with and ended without.
     """
 
@@ -84,7 +86,9 @@ class Ended:
 
 
 def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
-    """Give a prepared operation up, so that the target is free, and drop its candidate where that is proven safe.
+    """Give an operation up that was never sent, so that the target is free, and drop its tables where that is safe.
+
+    A stage task that still runs finds the record moved, and has nothing more to write.
 
     :raises Stopped: ``NOT_RESOLVABLE``: it was dispatched, or has ended; ``CAS_CONFLICT``: somebody was faster.
     """
@@ -99,9 +103,11 @@ def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
         raise Stopped(Stop(Code.CAS_CONFLICT, f"{site.target}: another worker changed the record first."))
     ports.log(f"{site.target}: the operation was given up; the target is free.")
     finish_drops(ports, site, written, observation.server_time, waits)
-    seen = ports.catalog.observe([written.record.candidate])
-    kept = written.record.candidate if seen.table(written.record.candidate) else None
-    return Ended(written.record.operation_id, written.record.phase, True, kept)
+    # As they were before: what is given up does not say any more which tables it has.
+    left = [name for name, _ in stored.record.left()]
+    seen = ports.catalog.observe(left or [site.target.table])
+    kept = joined(name for name in left if seen.table(name) is not None)
+    return Ended(written.record.operation_id, written.record.phase, True, kept or None)
 
 
 def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_provider_dpone.publication.decide import Guards
@@ -40,17 +41,19 @@ class RolledBack:
     """A rollback that every replica proves.
 
     :ivar operation_id: the rollback's own operation; it is undone by a rollback that names it.
-    :ivar uuid: of the table that is live again.
+    :ivar uuid: of the table that is live again; ``None``: every replica has one of its own.
+    :ivar uuids: by replica; empty where a later operation has followed.
     :ivar replayed: it had been proven before; nothing was sent now.
     :ivar retained: tables that are kept.
     """
 
     operation_id: str
     phase: Phase
-    uuid: str
+    uuid: str | None
     rows: int
     replayed: bool
     retained: tuple[str, ...]
+    uuids: Mapping[str, str] = field(default_factory=dict)
 
 
 def rollback(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> RolledBack:
@@ -158,11 +161,13 @@ def _answer(receipt: PublicationReceipt | SettledReceipt, replayed: bool) -> Rol
         return RolledBack(
             receipt.operation_id, receipt.state, receipt.uuid, receipt.rows, replayed, retained=()
         )
+    uuids = {one.alias: one.after.target for one in receipt.replicas if one.after.target is not None}
     return RolledBack(
         receipt.operation_id,
         receipt.state,
-        receipt.replicas[0].after.target or "",
+        next(iter(one)) if len(one := {*uuids.values()}) == 1 else None,
         receipt.rows,
         replayed,
         tuple(item.table for item in receipt.retained),
+        uuids,
     )

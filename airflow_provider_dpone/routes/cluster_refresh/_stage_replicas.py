@@ -36,7 +36,8 @@ from airflow_provider_dpone.publication.record import (
     new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
-from airflow_provider_dpone.publication.trail import CandidateIntent, Staged
+from airflow_provider_dpone.publication.trail import CandidateIntent
+from airflow_provider_dpone.publication.witness import staged
 from airflow_provider_dpone.routes.cluster_refresh._admit import Admitted, StageRequest, admit_stage
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
@@ -524,7 +525,7 @@ class _Stage:
                 )
             )
         prepared = stages.prepared(record, live_rows=seen.rows(target.table), now=seen.server_time)
-        ports.evidence.write(record.operation_id, _staged(prepared))
+        ports.evidence.write(record.operation_id, staged(prepared))
         slot.move(lambda _: prepared)
         ports.log(f"{target}: prepared {record.content.rows:,} rows in {record.candidate} on every replica.")
         self.staging.sweep(None, target_key=record.target_key)
@@ -578,16 +579,3 @@ def _answers_alike(stop: Stop) -> bool:
 class _Created:
     engine_full: str
     schema_digest: str
-
-
-def _staged(record: IndependentRecord) -> Staged:
-    return Staged(
-        attempt=record.attempt_id,
-        table=record.candidate,
-        uuid=record.desired.uuid,
-        rows=record.content.rows,
-        bytes=record.staged_bytes,
-        source_rows=None,
-        content=record.content,
-        replicas=record.replicas,
-    )

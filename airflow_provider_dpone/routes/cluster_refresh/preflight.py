@@ -6,7 +6,7 @@ order in one go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,17 @@ class Finding:
         }
 
 
+class Direct(Protocol):
+    """Looks at every replica through a connection of its own."""
+
+    def __call__(self, observation: Observation, *, table_functions: bool) -> Iterable[Finding]:
+        """Return what was found. Raises nothing.
+
+        :param observation: a look that tells which server each replica is.
+        :param table_functions: as for :meth:`Grants.required`.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Preflight:
     """What was found.
@@ -77,12 +88,15 @@ class Preflight:
         return all(finding.stop is None for finding in self.findings)
 
 
-def preflight(catalog: Catalog, grants: Grants, site: Site, *, from_file: bool = False) -> Preflight:
+def preflight(
+    catalog: Catalog, grants: Grants, site: Site, *, from_file: bool = False, direct: Direct | None = None
+) -> Preflight:
     """Run every check of the admission against one target. Reads only, and raises nothing of its own.
 
     What builds on something that could not be read is left out.
 
     :param from_file: the source is a file, which needs a grant more on some servers.
+    :param direct: what is checked on each replica by itself, where the tables are independent.
     """
     try:
         observation = catalog.observe([site.target.table])
@@ -97,6 +111,7 @@ def preflight(catalog: Catalog, grants: Grants, site: Site, *, from_file: bool =
         Finding("the cluster can be read", None, f"{len(inventory.members)} replicas in one shard"),
         *_cluster(observation, site),
         _grants(grants, table_functions),
+        *(direct(observation, table_functions=table_functions) if direct is not None else ()),
         *_target(observation, site),
     )
     return Preflight(findings, inventory.members, tuple(grants.required(table_functions=table_functions)))
