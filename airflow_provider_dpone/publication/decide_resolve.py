@@ -41,7 +41,13 @@ from airflow_provider_dpone.publication.queue import (
     Terminal,
     Unreadable,
 )
-from airflow_provider_dpone.publication.record import AuthorityRecord, HostReceipt, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    UNSENT_PHASES,
+    AuthorityRecord,
+    HostReceipt,
+    Phase,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.stop import Category, Code, Stop
 
 
@@ -127,10 +133,10 @@ def decide_resolution(s: Resolution) -> ResolveStep:
 def not_abandonable(record: AuthorityRecord) -> Stop | None:
     """Return why ``abandon`` may not end this operation, or ``None``.
 
-    Only PREPARED says that no statement under a valid epoch was ever sent. The compare-and-swap against
-    exactly that record makes a permit for it impossible for ever.
+    Only PREPARED and what comes before it say that no statement under a valid epoch was ever sent. The
+    compare-and-swap against exactly that record makes a permit for it impossible for ever.
     """
-    if record.phase is Phase.PREPARED:
+    if record.phase in UNSENT_PHASES:
         return None
     sent = not (record.ended or record.published)
     return Stop(

@@ -24,7 +24,13 @@ from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.receipt import publication_receipt
-from airflow_provider_dpone.publication.record import AuthorityRecord, Dispatch, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    UNSENT_PHASES,
+    AuthorityRecord,
+    Dispatch,
+    Phase,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.retire import already_retired, not_retirable, without
 from airflow_provider_dpone.publication.statement import Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -84,7 +90,7 @@ class Ended:
 
 
 def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
-    """Give a prepared operation up, so that the target is free, and drop its candidate where that is proven safe.
+    """Give an operation up that was never dispatched, so that the target is free; drop what it built where that is safe.
 
     :raises Stopped: ``NOT_RESOLVABLE``: it was dispatched, or has ended; ``CAS_CONFLICT``: somebody was faster.
     """
@@ -123,7 +129,7 @@ def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
 
 
 def _settled_already(record: AuthorityRecord) -> bool:
-    return record.ended or record.published or record.phase is Phase.PREPARED
+    return record.ended or record.published or record.phase in UNSENT_PHASES
 
 
 def _retire(
