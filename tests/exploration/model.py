@@ -313,7 +313,7 @@ class Model:
                 permits=c.permits,
                 unfinished=unfinished,
                 known=frozenset({OLD.uuid, NEW.uuid}),
-                before=OLD.uuid,
+                before=(OLD.uuid,),
                 first=self.first,
             )
         return found

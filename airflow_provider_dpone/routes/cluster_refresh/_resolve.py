@@ -90,7 +90,7 @@ class Ended:
 
 
 def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
-    """Give an operation up that was never dispatched, so that the target is free; drop what it built where that is safe.
+    """Give an operation up that was never dispatched, so that the target is free; what it built is dropped if safe.
 
     :raises Stopped: ``NOT_RESOLVABLE``: it was dispatched, or has ended; ``CAS_CONFLICT``: somebody was faster.
     """
