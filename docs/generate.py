@@ -469,8 +469,8 @@ def fixed_times() -> str:
         catalog,
         ddl_queue,
         initialise,
+        load,
         progress,
-        staging,
         watching,
     )
     from airflow_provider_dpone.clickhouse.authority import Authority
@@ -496,9 +496,9 @@ def fixed_times() -> str:
             "for which one replica may be silent within such a look",
         ),
         (catalog.CONTENT_TIMEOUT, "for the content digest of a table on all replicas"),
-        (of(staging.Limits, "create"), "for the replicas to create the candidate"),
-        (of(staging.Limits, "poll"), "between two looks at a running load"),
-        (staging._SETTLE_SECONDS, "to prove that a load without a reply has ended"),
+        (of(load.Limits, "create"), "for the replicas to create the candidate"),
+        (of(load.Limits, "poll"), "between two looks at a running load"),
+        (load._SETTLE_SECONDS, "to prove that a load without a reply has ended"),
         (of(Authority, "timeout"), "for which a server may be silent about a compare-and-swap"),
         (
             of(Authority, "visible_within"),
