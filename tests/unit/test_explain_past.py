@@ -101,7 +101,7 @@ def test_a_trail_tells_how_far_its_operation_came() -> None:
     assert past(ADMITTED, ENTRIES["staged"].body).state == "STAGED"
     assert (IN_FLIGHT.state, IN_FLIGHT.unresolved, IN_FLIGHT.sent) == ("BOUND", True, True)
     assert (IN_FLIGHT.old, IN_FLIGHT.candidates, IN_FLIGHT.reply) == (
-        {OLD_UUID},
+        frozenset({OLD_UUID}),
         (("orders__dpone_1", frozenset({NEW_UUID})),),
         "lost",
     )
