@@ -268,7 +268,7 @@ def seen_in_browser() -> str:
     judged = sum(one["judged"] for one in seen)
     minutes = sum(one["seconds"] for one in seen) / 60
     total = f"{len(seen)} passed in {minutes:.0f} minutes; axe judged {judged} times and found nothing.\n\n"
-    rows = ((one["what"], one["judged"] or "", f"{one['seconds']:.0f}") for one in seen)
+    rows = ((one["what"], str(one["judged"] or ""), f"{one['seconds']:.0f}") for one in seen)
     return f"{where}\n{total}" + table(("what", "judged by axe", "seconds"), rows)
 
 

@@ -17,10 +17,10 @@ import secrets
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import errorcode
-from typing import IO, TYPE_CHECKING, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 from urllib.parse import quote
 
-from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.publication.artifact import Artifact, ArtifactTooLarge, Sealed
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.storage import is_local
 
@@ -31,17 +31,6 @@ CHUNK_BYTES: Final = 1024 * 1024
 """How much is read at once. Twice as much is in memory, and what the storage's own file reads ahead."""
 
 _PART: Final = ".part"
-
-
-class Sealed(NamedTuple):
-    """What was sealed: the digest of its bytes, which is its name, and how many there are."""
-
-    sha256: str
-    bytes: int
-
-
-class ArtifactTooLarge(Exception):
-    """The bytes to seal are more than was allowed; nothing is sealed."""
 
 
 class ArtifactStore:

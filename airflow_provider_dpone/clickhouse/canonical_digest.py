@@ -44,6 +44,7 @@ from airflow_provider_dpone.clickhouse.sql import (
     qualified,
     tokens,
     unquote,
+    unused_name,
 )
 from airflow_provider_dpone.clickhouse.table_definition import ColumnDefinition, TableDefinition
 
@@ -127,21 +128,13 @@ def canonical_digest_select(database: str, table: str, columns: Collection[str])
     if len(set(columns)) != len(columns):
         raise ValueError("a column stands twice")
     row = ", ".join(map(identifier, sorted(columns)))
-    # A name that the statement gives hides the column of that name, so the inner one is nobody's.
-    total = identifier(_unused_name(columns))
+    total = identifier(unused_name(columns))
     digest = f"leftPad(lower(hex(tupleElement({total}, 2))), 64, '0')"
     return (
         f"SELECT tupleElement({total}, 1) AS rows, {digest} AS sha256 FROM ("
         f"SELECT tuple(count(), sum(reinterpretAsUInt256(SHA256(formatRow('RowBinary', {row}))))) AS {total} "
         f"FROM {qualified(database, table)})"
     )
-
-
-def _unused_name(columns: Collection[str]) -> str:
-    name = "total"
-    while name in columns:
-        name += "_"
-    return name
 
 
 # --- columns that members would compute differently ---------------------------------------------------------
@@ -221,8 +214,8 @@ _NAMES: Final = frozenset((TokenKind.WORD, TokenKind.IDENTIFIER))
 def deterministic_functions(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> frozenset[str]:
     """The functions that give equal values for equal arguments on every server, from FUNCTIONS_SELECT's answer.
 
-    A function that may be written in any case is also here in small letters. Releases up to 25 don't tell
-    which functions are deterministic; a list of well-known ones stands in for them.
+    A function that may be written in any case is also here in small letters. Releases such as 24.8
+    don't tell which functions are deterministic; a list of well-known ones stands in for that.
     """
     told = "deterministic" in columns
     names: set[str] = set()

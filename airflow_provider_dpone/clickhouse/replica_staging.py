@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
-from airflow_provider_dpone.artifacts.store import ArtifactStore, ArtifactTooLarge
 from airflow_provider_dpone.clickhouse.canonical_digest import (
     DIGEST_SETTINGS,
     FUNCTIONS_SELECT,
@@ -40,13 +39,13 @@ from airflow_provider_dpone.clickhouse.source_access import SourceAccess
 from airflow_provider_dpone.clickhouse.sql import identifier, qualified
 from airflow_provider_dpone.clickhouse.staging_plan import Planned, Planner, check_created, planned_of
 from airflow_provider_dpone.clickhouse.table_definition import INDEPENDENT_ENGINE
-from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.publication.artifact import Artifact, ArtifactTooLarge
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.record import ReplicaStage
 from airflow_provider_dpone.publication.stop import Code, Stopped
-from airflow_provider_dpone.routes.ports import Loaded, Log, StagePlan, Target
+from airflow_provider_dpone.routes.ports import ArtifactStore, Loaded, Log, StagePlan, Target
 from airflow_provider_dpone.sources import Source, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import ClusterRefresh
 

@@ -8,7 +8,7 @@ top level without being fooled by a string, a quoted name or a comment that look
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -120,6 +120,14 @@ def qualified(database: str, table: str) -> str:
 def tuple_of(names: Sequence[str]) -> str:
     """``tuple(`a`, `b`)``. The function is written out because ``(a)`` is not a tuple."""
     return f"tuple({', '.join(identifier(name) for name in names)})"
+
+
+def unused_name(names: Collection[str]) -> str:
+    """A name that is none of ``names``: one that a SELECT gives would hide the column of the same name."""
+    name = "total"
+    while name in names:
+        name += "_"
+    return name
 
 
 def _quoted(text: str, quote: str) -> str:

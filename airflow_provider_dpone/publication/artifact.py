@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ConfigDict
 
@@ -33,3 +33,14 @@ class Artifact:
             raise ValueError("an artifact's SHA-256 is 64 hex digits")
         if self.bytes < 0 or self.rows < 0:
             raise ValueError("an artifact has no negative size")
+
+
+class Sealed(NamedTuple):
+    """What was sealed: the digest of its bytes, which is its name, and how many there are."""
+
+    sha256: str
+    bytes: int
+
+
+class ArtifactTooLarge(Exception):
+    """The bytes to seal are more than was allowed; nothing is sealed."""

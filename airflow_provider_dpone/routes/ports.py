@@ -6,11 +6,11 @@ one call to the outside and never repeats it. Errors arrive as :class:`Stopped`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.publication.artifact import Artifact, Sealed
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Dependent, Observation
@@ -221,6 +221,29 @@ class Staging(Protocol):
 
     def drop(self, attempt: Attempt) -> None:
         """Drop a candidate that the rule for drops allows to be dropped. Sent once, not waited for."""
+
+
+class ArtifactStore(Protocol):
+    """The artifacts of one target. Bytes go in once, under the name that follows from them."""
+
+    def seal(self, chunks: Iterable[bytes], *, max_bytes: int) -> Sealed:
+        """Store bytes. When this returns, any worker can open them.
+
+        :raises ArtifactTooLarge: there are more than ``max_bytes``.
+        :raises Stopped: they are not stored, or not known to be.
+        """
+
+    def open(self, artifact: Artifact) -> Iterator[bytes]:
+        """Read an artifact. The last chunk is given only when all of them are proven to be what was sealed.
+
+        :raises Stopped: it is missing, differs, or can't be read.
+        """
+
+    def has(self, artifact: Artifact) -> bool:
+        """Tell whether an artifact is there with its size."""
+
+    def sweep(self, keep: Artifact | None) -> bool:
+        """Remove everything else; tell whether nothing else is left."""
 
 
 class ReplicaStaging(Protocol):

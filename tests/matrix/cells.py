@@ -65,6 +65,7 @@ CODE: Final = (
 
 TOOLS: Final = (
     "apache-airflow-providers-openlineage",
+    "apache-airflow-providers-postgres",
     "clickhouse-connect",
     "docker",
     "editables",

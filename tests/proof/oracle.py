@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from airflow_provider_dpone.publication.receipt import PublicationReceipt
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, AuthorityRecord, Phase
+from airflow_provider_dpone.publication.record import (
+    PUBLISHED_PHASES,
+    STAGE_PHASES,
+    AuthorityRecord,
+    IndependentRecord,
+    Phase,
+    StageState,
+)
 from airflow_provider_dpone.publication.stop import Code
 
-UNRESOLVED_PHASES = frozenset({Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
+UNRESOLVED_PHASES = STAGE_PHASES | frozenset({Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
 
 
 class Broken(AssertionError):
@@ -46,9 +53,15 @@ class Truth:
     :ivar sent: the tokens of all statements that left a worker, in their order.
     :ivar permits: target and epoch of every permit that was issued.
     :ivar unfinished: the tokens of queue entries that a replica may still execute.
-    :ivar before: UUID of the table that was live at the beginning.
-    :ivar known: UUIDs of the tables that may be live: the old one and the staged candidates.
+    :ivar before: UUIDs of the tables that were live at the beginning.
+    :ivar known: UUIDs of the tables that may be live: the old ones and the staged candidates.
     :ivar first: the target was absent at the beginning.
+    :ivar candidates: the table under the record's candidate's name, by replica; empty where tables replicate
+        themselves.
+    :ivar generations: the UUIDs of a generation's tables by the generation's own, where these differ.
+    :ivar listed: where tables are independent, the UUIDs of all that a record ever listed to be dropped.
+    :ivar whole: where tables are independent, rows and content of all that may be live.
+    :ivar touched: UUIDs of tables that a stranger changed.
     """
 
     live: Mapping[str, TableLike | None]
@@ -58,7 +71,16 @@ class Truth:
     unfinished: Collection[str] = ()
     known: Collection[str] = field(default_factory=frozenset)
     first: bool = False
-    before: str = ""
+    before: Collection[str] = ()
+    candidates: Mapping[str, TableLike | None] = field(default_factory=dict)
+    generations: Mapping[str, Collection[str]] = field(default_factory=dict)
+    listed: Collection[str] | None = None
+    whole: Collection[tuple[int, str]] | None = None
+    touched: Collection[str] = ()
+
+    def tables(self, generation: str) -> Collection[str]:
+        """Return the UUIDs of a generation's tables."""
+        return self.generations.get(generation, (generation,))
 
 
 def judge(truth: Truth) -> None:
@@ -95,12 +117,18 @@ def _judge_live(truth: Truth) -> None:
             raise Broken(f"a foreign table is live on {alias}")
         elif table.rows == 0:
             raise Broken(f"an unfinished candidate is live on {alias}")
+        elif (
+            truth.whole is not None
+            and table.uuid not in truth.touched
+            and (table.rows, table.content) not in truth.whole
+        ):
+            raise Broken(f"rows are missing or doubled in what is live on {alias}")
 
 
 def _judge_record(truth: Truth, record: AuthorityRecord, swaps: Counter[str]) -> None:
     # Not the record's own word for it, which a planted bug may have changed.
     published = record.phase in PUBLISHED_PHASES
-    if published and any(t is None or t.uuid != record.desired.uuid for t in truth.live.values()):
+    if published and not all(_is_new(record, alias, table) for alias, table in truth.live.items()):
         raise Broken("recorded as published, but a replica does not have the new data")
     if published and not record.disarmed and record.publication is not None:
         if record.publication.token in truth.unfinished:
@@ -113,9 +141,39 @@ def _judge_record(truth: Truth, record: AuthorityRecord, swaps: Counter[str]) ->
     if record.phase is Phase.ABORTED:
         closed.add(record.desired.uuid)
     # What was published before a rollback to it was given up may go live by the next one.
-    closed -= {s.uuid for s in record.settled if s.outcome in PUBLISHED_PHASES} | {truth.before}
-    if any(table is not None and table.uuid in closed for table in truth.live.values()):
+    closed -= {s.uuid for s in record.settled if s.outcome in PUBLISHED_PHASES}
+    tables = {uuid for generation in closed for uuid in truth.tables(generation)} - {*truth.before}
+    if any(table is not None and table.uuid in tables for table in truth.live.values()):
         raise Broken("recorded as not published, but its data went live")
+    if isinstance(record, IndependentRecord):
+        _judge_candidates(truth, record)
+
+
+def _is_new(record: AuthorityRecord, alias: str, table: TableLike | None) -> bool:
+    """Tell whether a replica's live table is its own table of the record's new generation."""
+    new = record.desired.on(alias)
+    return table is not None and new is not None and table.uuid == new.uuid
+
+
+def _judge_candidates(truth: Truth, record: IndependentRecord) -> None:
+    """What has the candidate's name is the replica's own proven table, and holds what was sealed, once."""
+    if record.phase not in STAGE_PHASES and record.phase is not Phase.PREPARED:
+        return
+    for alias, table in truth.candidates.items():
+        stage, new = record.stage_of(alias), record.desired.on(alias)
+        if record.phase is Phase.PREPARED:
+            own = new.uuid if new is not None else None
+        else:
+            own = stage.uuid if stage is not None and stage.state is not StageState.CLAIMED else None
+        if table is None:
+            if record.phase is Phase.PREPARED:
+                raise Broken(f"prepared, but {alias} has no candidate")
+            continue
+        if table.uuid != own:
+            raise Broken(f"a table that is not proven has the candidate's name on {alias}")
+        sealed = (record.content.rows, record.content.sha256)
+        if table.uuid not in truth.touched and (table.rows, table.content) != sealed:
+            raise Broken(f"the candidate on {alias} does not hold exactly what was sealed")
 
 
 def judge_drop(truth: Truth, alias: str, uuid: str, strangers: Collection[str] = ()) -> None:
@@ -129,19 +187,23 @@ def judge_drop(truth: Truth, alias: str, uuid: str, strangers: Collection[str] =
     for other, live in truth.live.items():
         if live is not None and live.uuid == uuid:
             raise Broken(f"{alias} dropped what is live on {other}")
+    if truth.listed is not None and uuid not in truth.listed:
+        raise Broken(f"{alias} dropped a table that no record listed")
     record = truth.record
     if record is None or record.phase not in UNRESOLVED_PHASES:
         return
-    if record.desired.uuid == uuid:
+    if uuid in record.desired.uuids:
         raise Broken("an unresolved operation's new generation was dropped")
-    if record.predecessor is not None and record.predecessor.uuid == uuid:
+    if record.predecessor is not None and uuid in record.predecessor.uuids:
         raise Broken("an unresolved operation's predecessor was dropped")
+    if isinstance(record, IndependentRecord) and uuid in {stage.uuid for stage in record.stages}:
+        raise Broken("what is being staged was dropped")
 
 
 def judge_success(truth: Truth, receipt: object, *, uuid: str, rows: int, content: str) -> None:
     """Success is said only when every replica has the new data, unless a later run replaced it.
 
-    :param uuid: of the table that the receipt's operation staged, with its ``rows`` and ``content``.
+    :param uuid: of the generation that the receipt's operation staged, with its ``rows`` and ``content``.
     :raises Broken: a replica does not have it.
     """
     if not isinstance(receipt, PublicationReceipt):
@@ -150,8 +212,10 @@ def judge_success(truth: Truth, receipt: object, *, uuid: str, rows: int, conten
         raise Broken("success was said, but there is no record")
     if truth.record.operation_id != receipt.operation_id:
         return
+    if truth.record.desired.uuid != uuid:
+        raise Broken("success was said for another generation than was staged")
     for alias, live in truth.live.items():
-        if live is None or live.uuid != uuid:
+        if live is None or not _is_new(truth.record, alias, live):
             raise Broken(f"success was said, but {alias} does not have the new data")
         if (live.rows, live.content) != (rows, content):
             raise Broken(f"success was said, but {alias} has other content")

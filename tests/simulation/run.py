@@ -20,7 +20,16 @@ from airflow_provider_dpone.publication.explain import explain as explain_facts
 from airflow_provider_dpone.publication.identity import TaskIdentity, candidate_parts
 from airflow_provider_dpone.publication.orphans import FoundTable, Orphan, Why, find_orphans
 from airflow_provider_dpone.publication.receipt import PublicationReceipt, StageReceipt
-from airflow_provider_dpone.publication.record import ContentDigest, Owner, Phase, decode, is_rollback
+from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
+    UNSENT_PHASES,
+    ContentDigest,
+    IndependentRecord,
+    Owner,
+    Phase,
+    decode,
+    is_rollback,
+)
 from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import CandidateIntent
@@ -40,6 +49,7 @@ from airflow_provider_dpone.routes.cluster_refresh import (
     resolve,
     rollback,
     stage,
+    stage_replicas,
 )
 from airflow_provider_dpone.routes.ports import Ports
 from tests.proof import oracle
@@ -54,14 +64,16 @@ from tests.simulation.ports import (
     SimStaging,
     Worker,
 )
+from tests.simulation.replica_staging import SimReplicaStaging
 from tests.simulation.trail import TrailOracle
-from tests.simulation.world import AUTHORITY, CONTROL, USER, Table, World
+from tests.simulation.world import AUTHORITY, CONTROL, USER, Table, World, decoded
 
 SITE = Site(TARGET, USER, CONTROL)
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
 OLD = Table("00000000-0000-4000-8000-00000000000a", 7, "old", "/clickhouse/tables/old/01")
 TRIES = 3
 FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
+MOST_CLEARS = 2
 MOST_LOOKS = 6
 """After this many looks of its trigger a deferred task is woken anyhow, as at its deadline."""
 
@@ -98,6 +110,9 @@ class Chooser(Protocol):
 
     def way(self) -> bool:
         """Whether that is a command that operators begin themselves: a rollback, or the drop of an orphan."""
+
+    def clears(self) -> bool:
+        """Whether somebody clears a stage task that has ended: its next try is another operation."""
 
 
 @dataclass(slots=True)
@@ -146,6 +161,9 @@ class Calm:
     def way(self) -> bool:
         return False
 
+    def clears(self) -> bool:
+        return False
+
 
 @dataclass(slots=True)
 class Seeded:
@@ -159,6 +177,7 @@ class Seeded:
     operators: float = 0.0
     deferrals: float = 0.0
     ways: float = 0.0
+    clearing: float = 0.0
     focus: int | None = None
     """The one kind of cluster event that most of this history's events are."""
 
@@ -185,6 +204,9 @@ class Seeded:
     def way(self) -> bool:
         return self.ways > 0 and self.random.random() < self.ways
 
+    def clears(self) -> bool:
+        return self.clearing > 0 and self.random.random() < self.clearing
+
     def fault(self, point: str) -> Fault:
         if self.random.random() >= self.rate:
             return Fault.NONE
@@ -198,7 +220,7 @@ class Seeded:
         replica = world.replicas[alias]
         if self.random.random() < self.noise:
             focused = self.focus is not None and self.random.random() < 0.7
-            match self.focus if focused else self.random.randrange(8):
+            match self.focus if focused else self.random.randrange(9 if world.independent else 8):
                 case 0:
                     replica.paused = True
                 case 1:
@@ -211,22 +233,38 @@ class Seeded:
                     world.prune()
                 case 5 | 6:
                     world.arrive()
+                case 8:
+                    self._spoil(world)
                 case _:
                     for back in world.replicas.values():
                         back.up, back.paused = True, False
         if self.random.random() < 0.5:
             world.work(alias)
 
+    def _spoil(self, world: World) -> None:
+        """Let the store lose an artifact, or give it back damaged."""
+        if not world.artifacts:
+            return
+        sha256 = self.random.choice(sorted(world.artifacts))
+        if self.random.random() < 0.5:
+            del world.artifacts[sha256]
+        else:
+            world.artifacts[sha256].damaged = True
+
 
 @dataclass(slots=True)
 class Operation:
     """One DAG run: stage, publish, cleanup, each with retries.
 
+    :ivar dag: another DAG's run is of another publication.
+    :ivar series: how often its stage task was cleared.
     :ivar watch: what its trigger waits for, while its publish task is deferred.
     :ivar looks: how often the trigger has looked.
     """
 
     index: int
+    dag: str = "dag"
+    series: int = 0
     staged: StageReceipt | None = None
     published: PublicationReceipt | None = None
     stops: list[Stop] = field(default_factory=list)
@@ -262,6 +300,9 @@ class History:
     overlap: bool = False
     first: bool = False
     retention: int = 0
+    independent: bool = False
+    others: bool = False
+    """Every second run is of another publication on the same target."""
     world: World = field(init=False)
     trail: SimEvidence = field(init=False)
     ops: list[Operation] = field(init=False)
@@ -274,14 +315,26 @@ class History:
     operator_stops: list[Stop] = field(default_factory=list)
     judge_trail: bool = True
     oracle: TrailOracle = field(init=False)
+    before: frozenset[str] = frozenset()
+    """The UUIDs of what was live at the beginning."""
+    strayed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """What a stranger's rows made of live tables that we don't know to differ, by UUID."""
+    touched: set[str] = field(default_factory=set)
+    """UUIDs of candidates that a stranger changed."""
+    recorded: Recorded = field(default_factory=lambda: Recorded())
+    bound: tuple[str, Any] | None = None
+    """The operation and the artifact that were bound last."""
 
     def __post_init__(self) -> None:
-        self.world = World(self.replicas)
+        self.world = World(self.replicas, self.independent)
         if not self.first:
             self.world.seed(TARGET.table, OLD)
+            self.before = frozenset(r.tables[TARGET.table].uuid for r in self.world.replicas.values())
         self.trail = SimEvidence()
         self.oracle = TrailOracle(self.world, self.trail)
-        self.ops = [Operation(n) for n in range(self.operations)]
+        self.ops = [
+            Operation(n, "another" if self.others and n % 2 else "dag") for n in range(self.operations)
+        ]
         self.running = []
 
     # Running.
@@ -312,6 +365,8 @@ class History:
     def _heal(self) -> None:
         self.healing = True
         self.world.heal()
+        self._bring_together()
+        self._go_on_staging()
         for op in reversed(self.ops):
             if op.staged is None:
                 continue
@@ -325,6 +380,45 @@ class History:
         self.world.work_all()
         self._judge_end()
         self._end_hold()
+
+    def _go_on_staging(self) -> None:
+        """A target that is locked has a way out: a retry, the next run of the same publication, or an operator."""
+        stored = self.world.stored(KEY)
+        if stored is None or stored.record.phase not in STAGE_PHASES:
+            return
+        record = stored.record
+        op = next(
+            op for op in self.ops if (op.dag, f"run{op.index}") == (record.owner.dag_id, record.owner.run_id)
+        )
+        match self.nonces % 3:
+            case 0:
+                # A damaged artifact is not mended by a retry; whoever clears the task has it sealed anew.
+                spoiled = any(artifact.damaged for artifact in self.world.artifacts.values())
+                op.series += spoiled or self._operation_id(op) != record.operation_id
+            case 1:
+                op = Operation(len(self.ops), op.dag)
+                self.ops.append(op)
+            case _:
+                # The operator comes at the end.
+                return
+        self._run_task(op, 0)
+        stored = self.world.stored(KEY)
+        if stored is not None and stored.record.phase in STAGE_PHASES:
+            raise Broken(f"no way out of {stored.record.phase} by running it again: {op.stops[-1:]}")
+
+    def _operation_id(self, op: Operation) -> str:
+        return self._identity(op).operation_id(KEY)
+
+    def _bring_together(self) -> None:
+        """An operator brings live tables together that differ, as the stop of the stage task says."""
+        if not self.strayed:
+            return
+        rows, content = next(iter(self.strayed.values()))
+        for replica in self.world.replicas.values():
+            for name, table in replica.tables.items():
+                if table.uuid in self.before:
+                    self.strayed[table.uuid] = (rows, content)
+                    replica.tables[name] = replace(table, rows=rows, content=content)
 
     def _run_task(self, op: Operation, task: int) -> None:
         op.task, op.tries = task, 0
@@ -420,7 +514,7 @@ class History:
         if record.phase is Phase.COMMITTED and is_rollback(record.owner):
             return partial(self._roll_back, ports, record.owner.run_id)
         request = OperatorRequest("simulated", record.operation_id)
-        command = abandon if record.phase is Phase.PREPARED else resolve
+        command = abandon if record.phase in UNSENT_PHASES else resolve
         return lambda: command(ports, SITE, request, WAITS)
 
     def _roll_back(self, ports: Ports, undone: str) -> Any:
@@ -428,7 +522,8 @@ class History:
         stored = self.world.stored(KEY)
         if stored is not None and stored.record.operation_id == done.operation_id:
             for alias, replica in self.world.replicas.items():
-                if replica.tables[TARGET.table].uuid != done.uuid:
+                new = stored.record.desired.on(alias)
+                if new is None or replica.tables[TARGET.table].uuid != new.uuid:
                     raise Broken(f"a rollback was called done, but {alias} does not have the table")
         return done
 
@@ -458,6 +553,8 @@ class History:
         ports = self._ports(worker)
         if op.task > 0 and not self.healing and not twin and self.chooser.strange():
             self._touch(op)
+        if op.task == 0 and self.independent and not (self.healing or twin) and self.chooser.strange():
+            self._stray()
         body = (self._stage, self._publish, self._cleanup)[op.task]
         glet = greenlet(partial(self._body, op, body, ports, worker, watched))
         self.running.append(Attempt(op, worker, glet, twin, watched=watched))
@@ -487,12 +584,26 @@ class History:
         table = replica.tables.get(op.staged.candidate)
         if table is None or any(a.operation is op for a in self.running):
             return
-        if op.task == 1 and table.uuid == op.staged.candidate_uuid:
+        own = stored.record.desired.on(self.world.inventory.aliases[-1])
+        staged = stored.record.desired.uuid == op.staged.candidate_uuid
+        if op.task == 1 and staged and own is not None and table.uuid == own.uuid:
+            self.touched.add(table.uuid)
             replica.tables[op.staged.candidate] = replace(table, rows=table.rows - 1)
         if op.task == 2:
             foreign = f"ffffffff-0000-4000-8000-{self._nonce():012x}"
             self.strangers.add(foreign)
             replica.tables[op.staged.candidate] = replace(table, uuid=foreign)
+
+    def _stray(self) -> None:
+        """A stranger writes a row to the live table of one replica, while nothing of ours runs or is on its way."""
+        if self.running or self.world.late:
+            return
+        replica = self.world.replicas[self.world.inventory.aliases[0]]
+        table = replica.tables.get(TARGET.table)
+        if table is not None and table.uuid in self.before:
+            stray = replace(table, rows=table.rows + 1, content=f"{table.content}+stray")
+            replica.tables[TARGET.table] = stray
+            self.strayed[table.uuid] = (stray.rows, stray.content)
 
     def _nonce(self) -> int:
         self.nonces += 1
@@ -564,15 +675,23 @@ class History:
             return None
 
     def _stage(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> StageReceipt:
-        identity = TaskIdentity("airflow", "dag", f"run{op.index}", "stage", -1, "0")
         request = StageRequest(
-            identity,
-            Owner("dag", f"run{op.index}", "stage", -1),
+            self._identity(op),
+            Owner(op.dag, f"run{op.index}", "stage", -1),
             order_key=f"{op.index:04d}",
             retention=self.retention,
         )
-        content = f"new{op.index}"
-        return stage(ports, SimStaging(worker, 10 + op.index, content), SITE, request, WAITS)
+        rows, content = 10 + op.index, f"new{op.index}"
+        if self.independent:
+            staging = SimReplicaStaging(worker, rows, content, self._pick)
+            return stage_replicas(ports, staging, SITE, request, WAITS)
+        return stage(ports, SimStaging(worker, rows, content), SITE, request, WAITS)
+
+    def _identity(self, op: Operation) -> TaskIdentity:
+        return TaskIdentity("airflow", op.dag, f"run{op.index}", "stage", -1, str(op.series))
+
+    def _pick(self, count: int) -> int:
+        return 0 if self.healing else self.chooser.order(count)
 
     def _publish(self, op: Operation, ports: Ports, worker: Worker, watched: Watch | None) -> Any:
         assert op.staged is not None
@@ -607,8 +726,12 @@ class History:
             op.tries += 1
             if op.tries < TRIES:
                 self._start(op)
+                return
+        if op.task == 0 and not self.healing and op.series < MOST_CLEARS and self.chooser.clears():
+            op.series, op.tries = op.series + 1, 0
+            self._start(op)
             return
-        if isinstance(result, Stop):
+        if retry or isinstance(result, Stop):
             return
         if isinstance(result, StageReceipt):
             op.staged = result
@@ -623,15 +746,27 @@ class History:
     def _truth(self) -> Truth:
         world = self.world
         stored = world.stored(KEY)
-        return Truth(
+        truth = Truth(
             live={alias: replica.tables.get(TARGET.table) for alias, replica in world.replicas.items()},
             record=stored.record if stored else None,
             sent=[token for token, _ in world.sent],
             permits=world.permits,
             unfinished=[e.token for e in world.queue if any(s != "finished" for s in e.hosts.values())],
-            known=self.trail.meant | {OLD.uuid},
+            known=self.trail.meant | self.before,
             first=self.first,
-            before=OLD.uuid,
+            before=self.before,
+        )
+        if not self.independent or stored is None:
+            return truth
+        self.recorded.read(world)
+        return replace(
+            truth,
+            known=self.recorded.prepared | self.before,
+            candidates={alias: r.tables.get(stored.record.candidate) for alias, r in world.replicas.items()},
+            generations=self.recorded.generations,
+            listed=self.recorded.listed,
+            whole={(OLD.rows, OLD.content)} | {(rows, content) for content, rows in world.read.items()},
+            touched=self.touched | set(self.strayed),
         )
 
     def _judge_applied(self) -> None:
@@ -640,7 +775,15 @@ class History:
         if self.judge_trail:
             for problem in self.oracle.problems():
                 raise Broken(problem)
-        moved = (len(world.applied), len(world.sent), len(world.permits), world.rows.get(KEY))
+        for problem in world.broken:
+            raise Broken(problem)
+        moved = (
+            len(world.applied),
+            len(world.sent),
+            len(world.permits),
+            world.changes,
+            world.rows.get(KEY),
+        )
         if moved == self.seen:
             return
         self.seen = moved
@@ -651,6 +794,28 @@ class History:
             if isinstance(applied.statement, Drop) and applied.removed is not None:
                 oracle.judge_drop(truth, applied.alias, applied.removed, self.strangers)
         oracle.judge(truth)
+        if self.independent:
+            self._judge_baseline(truth)
+
+    def _judge_baseline(self, truth: Truth) -> None:
+        """Live tables of which nobody knows which is right are never replaced."""
+        record = truth.record
+        if not isinstance(record, IndependentRecord) or record.phase is not Phase.STAGING:
+            return
+        # Rows that come later leave with the predecessor, and are warned of.
+        bound = (record.operation_id, record.artifact)
+        if bound == self.bound or record.predecessor is None or not all(truth.live.values()):
+            return
+        self.bound = bound
+        found = {
+            (table.rows, table.content)
+            for alias, table in truth.live.items()
+            for own in [record.predecessor.on(alias)]
+            if table is not None and own is not None and table.uuid == own.uuid
+        }
+        baseline = record.baseline
+        if not self.healing and found != ({(baseline.rows, baseline.sha256)} if baseline else None):
+            raise Broken("an artifact was bound though the live tables differ, or were not compared")
 
     def _judge_success(self, staged: StageReceipt, receipt: Any) -> None:
         oracle.judge_success(
@@ -687,16 +852,18 @@ class History:
             # Its command was interrupted: the same command, or another one of the operator's, goes on.
             return
         if holder is None:
-            # Its stage task was lost after PREPARED: a later run supersedes it, a retry resumes it.
-            if record.phase is not Phase.PREPARED:
+            # Its stage task was lost after PREPARED: a later run supersedes it, a retry resumes it. Or before: then
+            # an operator gives it up.
+            if record.phase not in UNSENT_PHASES:
                 raise Broken("an operation was dispatched that no task knows")
             return
         oracle.judge_hold(record.phase, holder.stops[-1].code if holder.stops else None)
 
 
 def seeded(seed: int) -> History:
-    """The history of one seed."""
+    """The history of one seed: an even one is of independent tables."""
     rnd = random.Random(seed)
+    independent = seed % 2 == 0
     return History(
         Seeded(
             rnd,
@@ -708,13 +875,44 @@ def seeded(seed: int) -> History:
             operators=(operators := rnd.choice([0.0, 0.0, 0.02, 0.1])),
             ways=rnd.choice([0.0, 0.8]) if operators else 0.0,
             deferrals=rnd.choice([0.0, 0.5, 1.0]),
+            clearing=rnd.choice([0.0, 0.3]) if independent else 0.0,
         ),
         replicas=rnd.choice([2, 2, 3]),
         operations=rnd.choice([1, 2, 3]),
         overlap=rnd.random() < 0.5,
         first=rnd.random() < 0.3,
         retention=rnd.choice([0, 1_000]) if operators else 0,
+        independent=independent,
+        others=independent and rnd.random() < 0.2,
     )
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What the records of a history have named so far.
+
+    :ivar prepared: UUIDs of tables that were ever prepared to go live.
+    :ivar listed: UUIDs of tables that were ever listed to be dropped.
+    :ivar generations: UUIDs of tables by their generation's own.
+    """
+
+    stores: int = 0
+    prepared: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)
+    generations: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def read(self, world: World) -> None:
+        """Take in what was stored since the last time."""
+        for _, row, _ in world.stores[self.stores :]:
+            record = decoded(row)
+            if record.phase not in STAGE_PHASES:
+                self.prepared |= record.desired.uuids
+            for item in record.retained:
+                self.listed |= item.generation.uuids
+            for generation in (record.desired, record.predecessor):
+                if generation is not None:
+                    self.generations[generation.uuid] = generation.uuids
+        self.stores = len(world.stores)
 
 
 def leftovers(world: World, trail: SimEvidence) -> tuple[Orphan, ...]:

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_dpone.publication.classify import ReplicaState
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, AuthorityRecord, Phase, Row
+from airflow_provider_dpone.publication.record import (
+    PUBLISHED_PHASES,
+    STAGE_PHASES,
+    AuthorityRecord,
+    IndependentRecord,
+    Phase,
+    Row,
+)
 from airflow_provider_dpone.publication.trail import (
     Admission,
     Body,
@@ -69,9 +76,16 @@ class TrailOracle:
         bodies = self._of(record.operation_id)
         if not any(isinstance(b, CompareAndSwap) and b.write_id == row.write_id for b in bodies):
             yield f"the record moved to {record.phase} before its intent was written"
-        if record.phase is Phase.PREPARED and (old is None or old.fence_token != record.fence_token):
+        anew = old is None or old.fence_token != record.fence_token
+        staged = old is not None and old.phase is Phase.STAGING
+        if isinstance(record, IndependentRecord):
+            yield from self._claimed(record, bodies)
+        if record.phase is Phase.PREPARED and (anew or staged):
             yield from self._prepared(record, bodies)
-        elif old is None or old.fence_token != record.fence_token:
+        elif record.phase in STAGE_PHASES:
+            if anew and not any(isinstance(b, Admission) for b in bodies):
+                yield "a target was locked before its admission was written"
+        elif old is None or anew:
             # Nothing is prepared: an operator lists a table that nobody needs.
             if not any(isinstance(b, OperatorAction) and b.action == "orphans" for b in bodies):
                 yield "a record got a new fence token before the reason was written"
@@ -83,14 +97,19 @@ class TrailOracle:
         attempt = record.attempt_id
         if not any(isinstance(b, Admission) for b in bodies):
             yield "an operation was prepared before its admission was written"
-        if not any(
-            (isinstance(b, CandidateIntent) and b.attempt == attempt) or _rolls_back(b) for b in bodies
-        ):
+        meant = {b.uuid for b in bodies if isinstance(b, CandidateIntent)}
+        if not (record.desired.uuids <= meant or any(map(_rolls_back, bodies))):
             yield "an operation was prepared before the intent of its candidate was written"
         if not any(
             isinstance(b, Staged) and (b.attempt, b.content) == (attempt, record.content) for b in bodies
         ):
             yield "an operation was prepared before its candidate's content was written"
+
+    def _claimed(self, record: IndependentRecord, bodies: list[Body]) -> Iterator[str]:
+        meant = {b.uuid for b in bodies if isinstance(b, CandidateIntent)}
+        attempts = {stage.uuid for stage in (*record.stages, record.extract) if stage is not None}
+        if not attempts <= meant:
+            yield "an attempt was claimed before the intent to create its table was written"
 
     def _moved(
         self, old: AuthorityRecord, record: AuthorityRecord, bodies: list[Body], version: int
@@ -106,6 +125,9 @@ class TrailOracle:
             for b in bodies
             if isinstance(b, Classification) and b.aggregate in rests_on and b.version <= version
         ]
+        if record.phase is Phase.ABORTED and old.phase in STAGE_PHASES:
+            # By its own task, which says why, or by an operator. Nothing was there that could go live.
+            return
         if record.phase is Phase.ABORTED and old.phase is Phase.PREPARED:
             audited = any(isinstance(b, OperatorAction) and b.action == "abandon" for b in bodies)
             moved = any(isinstance(b, Classification) and b.aggregate == "TARGET_MOVED" for b in bodies)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import (
     ControlFacts,
     Observation,
@@ -24,6 +25,7 @@ from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
+    Content,
     ContentDigest,
     Row,
     StoredRecord,
@@ -46,6 +48,28 @@ class Table:
     rows: int
     content: str
     path: str
+
+
+@dataclass(slots=True)
+class Artifact:
+    """What was sealed, in the store that outlives every worker.
+
+    :ivar damaged: the store gives back other bytes than it was given.
+    """
+
+    rows: int
+    content: str
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLoad:
+    """A load that a server still works on though nobody waits for it: some of its rows are there."""
+
+    alias: str
+    uuid: str
+    rows: int
+    content: str
 
 
 @dataclass(slots=True)
@@ -87,6 +111,8 @@ class World:
     """All state that outlives a worker, and the history that the oracle reads."""
 
     replica_count: int = 2
+    independent: bool = False
+    """Nothing copies rows between the replicas: each has tables of its own, which are worked on directly."""
     now: float = 1_000.0
     sequence: int = 0
     inventory: Inventory = field(init=False)
@@ -103,9 +129,24 @@ class World:
     applied: list[Applied] = field(default_factory=list)
     crash_before_mark: dict[str, int] = field(default_factory=dict)
     fail_next: dict[str, int] = field(default_factory=dict)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    """What is sealed for the one target, by SHA-256."""
+    loads: list[RunningLoad] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
+    """Every reading of a source: what it gave, and how many rows. No two are alike."""
+    created: set[str] = field(default_factory=set)
+    """Names and UUIDs that were ever given to a table of one replica."""
+    filled: set[str] = field(default_factory=set)
+    """UUIDs of tables that a load was ever sent to."""
+    changes: int = 0
+    """How often a table was changed directly."""
+    broken: list[str] = field(default_factory=list)
+    """What no worker may ask for, whatever comes of it."""
 
     def __post_init__(self) -> None:
-        members = tuple(Member(1, n, f"host{n}", 9000, True) for n in range(1, self.replica_count + 1))
+        members = tuple(
+            Member(1, n, f"host{n}", 9000, not self.independent) for n in range(1, self.replica_count + 1)
+        )
         self.inventory = Inventory("analytics", members)
         self.replicas = {member.alias: Replica(member.host_name) for member in members}
         self.removed: list[Replica] = []
@@ -115,15 +156,71 @@ class World:
         gone = self.replicas.pop(alias)
         self.removed.append(gone)
         left = list(self.replicas.values())
-        members = tuple(Member(1, n, r.host, 9000, True) for n, r in enumerate(left, start=1))
+        members = tuple(Member(1, n, r.host, 9000, not self.independent) for n, r in enumerate(left, start=1))
         self.inventory = Inventory("analytics", members)
         self.replicas = dict(zip(self.inventory.aliases, left, strict=True))
         return gone
 
     def seed(self, name: str, table: Table) -> None:
         """Give every replica a table, as if it had been there before."""
-        for replica in self.replicas.values():
-            replica.tables[name] = table
+        for number, replica in enumerate(self.replicas.values(), start=1):
+            own = replace(table, uuid=f"{table.uuid[:-4]}{number:x}{table.uuid[-3:]}", path="")
+            replica.tables[name] = own if self.independent else table
+
+    # Independent replicas, each worked on directly. A request that finds its server away is lost.
+
+    def create(self, alias: str, name: str, uuid: str) -> bool:
+        """Create an empty table on one replica; ``False``: its name or its UUID is taken."""
+        tables = self.replicas[alias].tables
+        if name in tables or any(table.uuid == uuid for table in tables.values()):
+            return False
+        tables[name] = Table(uuid, 0, "", "")
+        self.changes += 1
+        return True
+
+    def load(self, alias: str, name: str, rows: int, content: str, *, running: bool = False) -> bool:
+        """Append rows to a table on one replica; ``False``: there is no such table.
+
+        :param running: only some rows are there by now, and the load goes on.
+        """
+        tables = self.replicas[alias].tables
+        if name not in tables:
+            return False
+        if running:
+            self.loads.append(RunningLoad(alias, tables[name].uuid, rows, content))
+            rows, content = rows // 2, f"part of {content}"
+        tables[name] = _appended(tables[name], rows, content)
+        self.changes += 1
+        return True
+
+    def end_load(self, load: RunningLoad, *, killed: bool) -> None:
+        """End a load that is running: with all of its rows, or killed with those that it had."""
+        self.loads.remove(load)
+        if killed:
+            return
+        tables = self.replicas[load.alias].tables
+        for name, table in tables.items():
+            if table.uuid == load.uuid:
+                chunks = table.content.split("+")
+                chunks.remove(f"part of {load.content}")
+                content = "+".join(sorted([*chunks, load.content]))
+                tables[name] = replace(table, rows=table.rows + load.rows - load.rows // 2, content=content)
+                self.changes += 1
+
+    def rename(self, alias: str, name: str, to: str) -> bool:
+        """Rename a table on one replica; ``False``: it is not there, or the other name is taken."""
+        tables = self.replicas[alias].tables
+        if name not in tables or to in tables:
+            return False
+        tables[to] = tables.pop(name)
+        self.changes += 1
+        return True
+
+    def drop(self, alias: str, name: str) -> None:
+        """Drop a table on one replica by its name."""
+        if (table := self.replicas[alias].tables.pop(name, None)) is not None:
+            self.changes += 1
+            self.applied.append(Applied(alias, "direct", Drop("", "", name), table.uuid))
 
     def tick(self) -> int:
         """Return the next number in the order of reads."""
@@ -146,6 +243,8 @@ class World:
         """Let a server's worker take one step, whether the cluster still lists it or not."""
         if not replica.up or replica.paused:
             return
+        if running := [load for load in self.loads if load.alias == alias]:
+            self.end_load(running[0], killed=False)
         for entry in self.queue:
             if entry.hosts.get(replica.host, "finished") == "finished":
                 continue
@@ -205,6 +304,8 @@ class World:
         self.fail_next.clear()
         while self.late:
             self.arrive()
+        while self.loads:
+            self.end_load(self.loads[0], killed=False)
         self.work_all()
 
     # Keeper.
@@ -272,12 +373,14 @@ class World:
 
     def _table_facts(self, table: Table) -> TableFacts:
         active = sum(replica.up for replica in self.replicas.values())
-        return _table_facts(table, len(self.replicas), active)
+        return _table_facts(table, len(self.replicas), active, self.independent)
 
-    def content(self, name: str) -> dict[str, ContentDigest]:
+    def content(self, name: str) -> dict[str, Content]:
         """The content digest of a table on every replica that has it."""
         return {
-            alias: ContentDigest(table.rows, table.content, table.content)
+            alias: CanonicalDigest(table.rows, table.content)
+            if self.independent
+            else ContentDigest(table.rows, table.content, table.content)
             for alias, replica in self.replicas.items()
             if (table := replica.tables.get(name)) is not None
         }
@@ -319,18 +422,21 @@ def _text(statement: Statement) -> str:
 
 
 @lru_cache(maxsize=10_000)
-def _table_facts(table: Table, count: int, active: int) -> TableFacts:
+def _table_facts(table: Table, count: int, active: int, independent: bool) -> TableFacts:
+    engine = "MergeTree" if independent else "ReplicatedMergeTree"
     return TableFacts(
         uuid=table.uuid,
-        engine="ReplicatedMergeTree",
-        engine_full="ReplicatedMergeTree ORDER BY id",
+        engine=engine,
+        engine_full=f"{engine} ORDER BY id",
         schema_digest="s" * 64,
         engine_refusal=None,
         create_query="",
         comment_authority=None,
         rows=table.rows,
         bytes=table.rows,
-        replication=Replication(
+        replication=None
+        if independent
+        else Replication(
             zookeeper_name="default",
             zookeeper_path=table.path,
             replica_name="r",
@@ -345,6 +451,12 @@ def _table_facts(table: Table, count: int, active: int) -> TableFacts:
             keeper_error=False,
         ),
     )
+
+
+def _appended(table: Table, rows: int, content: str) -> Table:
+    """The table with more rows: their order does not matter, how often they are there does."""
+    chunks = [*(table.content.split("+") if table.content else []), content]
+    return replace(table, rows=table.rows + rows, content="+".join(sorted(chunks)))
 
 
 def clone(table: Table, **changes: object) -> Table:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication import replica_stages, transitions
+from airflow_provider_dpone.publication.artifact import Artifact
 from airflow_provider_dpone.publication.canonical import sha256_hex
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import (
     ControlFacts,
     Observation,
@@ -19,20 +21,23 @@ from airflow_provider_dpone.publication.identity import TaskIdentity, target_key
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import (
+    NOT_SEALED,
     STAGE_PHASES,
     AuthorityRecord,
     ContentDigest,
     Generation,
     HostReceipt,
+    IndependentGeneration,
+    IndependentRecord,
     Owner,
     Phase,
+    ReplicaStage,
     ReplicatedRecord,
+    StageState,
     StoredRecord,
+    independent_generation,
 )
 from airflow_provider_dpone.publication.statement import Exchange, Statement
-
-REPLICATED_PHASES = [phase for phase in Phase if phase not in STAGE_PHASES]
-"""The phases of tables that replicate themselves; :mod:`tests.unit.independent` has the others."""
 
 AUTHORITY = "a" * 32
 CONTROL = "control-structure"
@@ -134,11 +139,16 @@ def record(replicas: int = 2, **changes: Any) -> AuthorityRecord:
 
 def in_phase(phase: Phase, replicas: int = 2, **changes: Any) -> AuthorityRecord:
     """The record moved along the protocol to ``phase``."""
-    return moved_on(record(replicas, **changes), phase)
+    return along(record(replicas, **changes), phase)
 
 
-def moved_on(moved: AuthorityRecord, phase: Phase) -> AuthorityRecord:
-    """A prepared record moved along the protocol to ``phase``."""
+def along(moved: AuthorityRecord, phase: Phase) -> AuthorityRecord:
+    """A prepared record moved along the protocol to ``phase``.
+
+    :raises ValueError: the phase comes before PREPARED.
+    """
+    if phase in STAGE_PHASES:
+        raise ValueError(f"{phase} comes before a record is prepared")
     if phase is Phase.PREPARED:
         return moved
     if phase is Phase.ABORTED:
@@ -164,6 +174,94 @@ def moved_on(moved: AuthorityRecord, phase: Phase) -> AuthorityRecord:
     if phase is Phase.COMPLETED_RETAINING:
         return moved
     return transitions.dropped(moved, moved.candidate, now=1_005)
+
+
+# Independent tables.
+
+REPLICATED_PHASES = tuple(phase for phase in Phase if phase not in STAGE_PHASES)
+"""The phases that a record of tables that replicate themselves can have."""
+
+ARTIFACT = Artifact("c" * 64, 80, 10)
+CANONICAL = CanonicalDigest(10, "d" * 64)
+BASELINE = CanonicalDigest(9, "e" * 64)
+ENGINE = "MergeTree ORDER BY id"
+
+
+def independent_inventory(replicas: int = 2) -> Inventory:
+    """As :func:`inventory`, where nothing copies rows between the replicas."""
+    members = inventory(replicas).members
+    return Inventory("analytics", tuple(replace(member, internal_replication=False) for member in members))
+
+
+def own_uuid(replica: int, kind: str = "b") -> str:
+    """The UUID of replica ``n``'s own table: ``a`` for the old generation, ``b`` for the new one."""
+    return f"00000000-0000-4000-8000-{replica:011d}{kind}"
+
+
+def own_table(uuid: str, **changes: Any) -> TableFacts:
+    """A plain table of one replica with ten rows."""
+    return replace(table(uuid, engine="MergeTree", engine_full=ENGINE, replication=None), **changes)
+
+
+def own_tables(kind: str, replicas: int = 2) -> IndependentGeneration:
+    """A generation of independent tables."""
+    aliases = independent_inventory(replicas).aliases
+    return independent_generation(
+        ENGINE, "s" * 64, {alias: own_uuid(n, kind) for n, alias in enumerate(aliases, start=1)}
+    )
+
+
+def attempt(replica: int, state: StageState = StageState.CLAIMED, number: int = 0) -> ReplicaStage:
+    """The staging attempt on a replica; another ``number`` is another attempt."""
+    uuid = own_uuid(replica) if not number else own_uuid(10 * number + replica, "c")
+    return ReplicaStage(
+        f"s1/r{replica}", f"{number}{replica}", f"orders__dpone_{number}{replica}", uuid, state
+    )
+
+
+EXTRACT = ReplicaStage("s1/r1", "90", "orders__dpone_90", own_uuid(1, "e"), StageState.CLAIMED)
+
+
+def locked(replicas: int = 2, **changes: Any) -> IndependentRecord:
+    """An operation that has locked the slot of an existing target."""
+    prepared = record(replicas)
+    fields = {name: getattr(prepared, name) for name in AuthorityRecord.__dataclass_fields__}
+    fields |= {
+        "phase": Phase.LOCKED,
+        "inventory_digest": independent_inventory(replicas).digest,
+        "predecessor": own_tables("a", replicas),
+        "desired": independent_generation("", "", {}),
+        "content": NOT_SEALED,
+        "staged_bytes": 0,
+    }
+    return IndependentRecord(**{**fields, **changes})
+
+
+def staging(*stages: ReplicaStage, replicas: int = 2, **changes: Any) -> IndependentRecord:
+    """The same, when the artifact is bound, with the attempts that are given."""
+    bound = replica_stages.sealed(
+        replica_stages.extracting(locked(replicas), EXTRACT, now=1_000),
+        artifact=ARTIFACT,
+        content=CANONICAL,
+        baseline=BASELINE,
+        engine_full=ENGINE,
+        schema_digest="s" * 64,
+        source_bytes=100,
+        now=1_000,
+    )
+    return replace(bound, stages=stages, **changes)
+
+
+def independent_in_phase(phase: Phase, replicas: int = 2) -> IndependentRecord:
+    """A record of independent tables, moved along the protocol to ``phase``."""
+    if phase is Phase.LOCKED:
+        return replica_stages.extracting(locked(replicas), EXTRACT, now=1_000)
+    if phase is Phase.STAGING:
+        return staging(attempt(1, StageState.VERIFIED), attempt(2), replicas=replicas)
+    ready = (attempt(n, StageState.READY) for n in range(1, replicas + 1))
+    moved = along(replica_stages.prepared(staging(*ready, replicas=replicas), live_rows=9, now=1_000), phase)
+    assert isinstance(moved, IndependentRecord)
+    return moved
 
 
 def query_digest(of: AuthorityRecord) -> str:
@@ -260,6 +358,13 @@ def observation(
         dependents=(),
     )
     return replace(seen, **changes)
+
+
+def independently(seen: Observation) -> Observation:
+    """The same look at a cluster where nothing copies rows between the replicas."""
+    members = independent_inventory(len(seen.inventory.members))
+    facts = {alias: replace(found, inventory_digest=members.digest) for alias, found in seen.replicas.items()}
+    return replace(seen, inventory=members, replicas=facts)
 
 
 PENDING: Mapping[str, TableFacts | None] = {"orders": OLD, "orders__dpone_1": NEW}

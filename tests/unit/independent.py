@@ -131,7 +131,7 @@ def in_phase(phase: Phase) -> IndependentRecord:
     ready = staging(r1=StageState.READY, r2=StageState.READY)
     # What the attempts left is dropped by then.
     prepared = stages.prepared(ready, live_rows=10, now=1_005).moved(retained=())
-    found = builders.moved_on(prepared, phase)
+    found = builders.along(prepared, phase)
     assert isinstance(found, IndependentRecord)
     return found
 

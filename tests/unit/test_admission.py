@@ -19,7 +19,13 @@ from airflow_provider_dpone.publication.admission import (
     moved_since,
 )
 from airflow_provider_dpone.publication.facts import ControlFacts, Observation
-from airflow_provider_dpone.publication.record import AuthorityRecord, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
+    UNSENT_PHASES,
+    AuthorityRecord,
+    Phase,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.stop import Category, Code, Stop
 from tests.unit.builders import (
     AUTHORITY,
@@ -30,10 +36,16 @@ from tests.unit.builders import (
     NEW,
     OLD,
     PENDING,
+    REPLICATED_PHASES,
     USER,
     generation,
     in_phase,
+    independent_in_phase,
+    independently,
     observation,
+    own_table,
+    own_tables,
+    own_uuid,
     record,
     stored,
 )
@@ -207,7 +219,7 @@ def test_the_own_prepared_operation_is_resumed() -> None:
     assert admitted(record(), request(operation_id=MINE)) == Resume(stored(record()))
 
 
-@pytest.mark.parametrize("phase", [p for p in Phase if p is not Phase.PREPARED])
+@pytest.mark.parametrize("phase", [p for p in REPLICATED_PHASES if p is not Phase.PREPARED])
 def test_the_own_operation_from_dispatch_on_is_never_staged_again(phase: Phase) -> None:
     stop = admitted(in_phase(phase), request(operation_id=MINE))
     assert stop.code is Code.IDENTITY_REUSED
@@ -216,6 +228,88 @@ def test_the_own_operation_from_dispatch_on_is_never_staged_again(phase: Phase) 
 def test_an_operation_in_the_settled_list_is_never_staged_again() -> None:
     later = record(operation_id="later", settled=in_phase(Phase.COMPLETED).remembered("later"))
     assert admitted(later, request(operation_id=MINE)).code is Code.IDENTITY_REUSED
+
+
+# Independent tables, and a change between the two modes.
+
+
+OWN = tuple({"orders": own_table(own_uuid(n, "a"))} for n in (1, 2))
+
+
+def independent(of: AuthorityRecord | None, asked: Request | None = None) -> Any:
+    seen = independently(observation(stored(of) if of else None, *OWN))
+    return admit_request(seen, "orders", asked or request())
+
+
+def test_independent_tables_are_one_generation_though_each_has_its_own_uuid() -> None:
+    assert target(independently(observation(None, *OWN))) is None
+    assert independent(None) == Slot(None, own_tables("a"), 10)
+    other = {"orders": own_table(own_uuid(2, "a"), schema_digest="x")}
+    stop = target(independently(observation(None, OWN[0], other)))
+    assert stop is not None
+    assert stop.code is Code.TARGET_NOT_UNIFORM
+
+
+@pytest.mark.parametrize("phase", sorted(UNSENT_PHASES))
+def test_the_own_operation_is_taken_over_while_it_is_staged(phase: Phase) -> None:
+    of = independent_in_phase(phase)
+    assert independent(of, request(operation_id=MINE)) == Resume(stored(of))
+
+
+@pytest.mark.parametrize("phase", sorted(STAGE_PHASES))
+def test_an_operation_that_is_being_staged_holds_the_target_against_other_publications(phase: Phase) -> None:
+    of = independent_in_phase(phase)
+    assert independent(of, request(publication_key="other")).code is Code.TARGET_BUSY
+    assert isinstance(independent(of), Slot)
+    assert independent(of, request(order_key="2026-01-01")).code is Code.OLDER_THAN_PUBLISHED
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("mine", [True, False])
+def test_external_starts_when_the_internal_record_is_over_and_nothing_is_kept(
+    phase: Phase, mine: bool
+) -> None:
+    if phase in STAGE_PHASES:
+        return
+    of = replace(in_phase(phase), retained=())
+    found = independent(of, request(**({"operation_id": MINE} if mine else {})))
+    if of.ended and not mine:
+        assert isinstance(found, Slot)
+        assert found.live == own_tables("a")
+    elif of.ended:
+        assert found.code is Code.IDENTITY_REUSED
+    else:
+        assert found.code is Code.REPLICATION_MODE_MISMATCH
+        assert "'internal'" in found.message
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("mine", [True, False])
+def test_internal_starts_when_the_external_record_is_over_and_nothing_is_kept(
+    phase: Phase, mine: bool
+) -> None:
+    of = replace(independent_in_phase(phase), retained=())
+    found = admitted(of, request(**({"operation_id": MINE} if mine else {})))
+    if of.ended and not mine:
+        assert isinstance(found, Slot)
+        assert found.live == generation(OLD.uuid)
+    elif of.ended:
+        assert found.code is Code.IDENTITY_REUSED
+    else:
+        assert found.code is Code.REPLICATION_MODE_MISMATCH
+        assert "'external'" in found.message
+
+
+def test_the_mode_is_not_changed_while_a_table_is_kept() -> None:
+    for found in (
+        independent(in_phase(Phase.COMPLETED_RETAINING)),
+        independent(in_phase(Phase.ABORTED)),
+        admitted(independent_in_phase(Phase.COMPLETED_RETAINING)),
+        admitted(independent_in_phase(Phase.ABORTED)),
+    ):
+        assert found.code is Code.REPLICATION_MODE_MISMATCH
+        assert found.facts["retained"]
+        assert "cleanup" in found.next_action
 
 
 # What moved while staging.

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from airflow_provider_dpone.artifacts.store import ArtifactStore, ArtifactTooLarge, Sealed
-from airflow_provider_dpone.publication.artifact import Artifact
+from airflow_provider_dpone.artifacts.store import ArtifactStore
+from airflow_provider_dpone.publication.artifact import Artifact, ArtifactTooLarge, Sealed
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from tests.unit.test_evidence import mounted
 

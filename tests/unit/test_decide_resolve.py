@@ -34,7 +34,7 @@ from airflow_provider_dpone.publication.explanation import Way
 from airflow_provider_dpone.publication.facts import TableFacts
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import Contradictory, NotSeen, QueueState, Running, Terminal
-from airflow_provider_dpone.publication.record import AuthorityRecord, HostReceipt, Phase
+from airflow_provider_dpone.publication.record import UNSENT_PHASES, AuthorityRecord, HostReceipt, Phase
 from airflow_provider_dpone.publication.statement import Exchange, Rename
 from airflow_provider_dpone.publication.stop import Code, Stop
 from tests.unit.builders import (
@@ -46,6 +46,7 @@ from tests.unit.builders import (
     PENDING,
     REPLICATED_PHASES,
     in_phase,
+    independent_in_phase,
     observation,
     receipt_of,
     stored,
@@ -183,7 +184,17 @@ def test_an_operation_that_ended_needs_nothing_and_a_prepared_one_is_not_resolve
 
 @pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_only_what_was_never_dispatched_is_abandoned(phase: Phase) -> None:
-    assert (not_abandonable(in_phase(phase)) is None) == (phase is Phase.PREPARED)
+    never_sent = phase in UNSENT_PHASES
+    assert (not_abandonable(independent_in_phase(phase)) is None) == never_sent
+    if phase in REPLICATED_PHASES:
+        assert (not_abandonable(in_phase(phase)) is None) == never_sent
+
+
+@pytest.mark.parametrize("phase", sorted(UNSENT_PHASES))
+def test_nothing_is_resolved_that_was_never_sent(phase: Phase) -> None:
+    held = decide(independent_in_phase(phase))
+    assert isinstance(held, Hold)
+    assert "abandon" in held.stop.next_action
 
 
 def test_a_swap_that_may_still_run_is_never_closed() -> None:

@@ -25,7 +25,7 @@ from airflow_provider_dpone.publication.prune import ClusterNow, TrailFacts, nee
 from airflow_provider_dpone.publication.record import AuthorityRecord, Phase
 from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.publication.trail import Admission, Body, CandidateIntent, CompareAndSwap, Pruned
-from tests.unit.builders import AUTHORITY, in_phase, record
+from tests.unit.builders import AUTHORITY, REPLICATED_PHASES, in_phase, record
 from tests.unit.evidence_entries import ENTRIES
 from tests.unit.test_evidence import mounted
 
@@ -397,7 +397,7 @@ def test_an_operation_that_is_in_no_record_any_more_is_not_needed() -> None:
     assert why() is None
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", REPLICATED_PHASES)
 def test_the_operation_that_a_record_names_is_always_needed(phase: Phase) -> None:
     now = replace(NOW, records=(replace(in_phase(phase), operation_id=OPERATIONS[0]),))
     assert why(now=now) == "it is the last operation of its target"

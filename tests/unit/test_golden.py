@@ -34,7 +34,7 @@ from airflow_provider_dpone.publication.watch import (
     dump_woken,
     load_woken,
 )
-from tests.unit.builders import CONTENT, NEW_UUID, in_phase, receipt_of
+from tests.unit.builders import CONTENT, NEW_UUID, in_phase, independent_in_phase, receipt_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -76,6 +76,14 @@ STAGED = StageReceipt(
     resumed=True,
 )
 
+OWN_DONE = independent_in_phase(Phase.COMPLETED)
+OWN_STAGED = replace(
+    STAGED,
+    schema="dpone.clickhouse.stage-receipt.external.v1",
+    candidate_uuid=OWN_DONE.desired.uuid,
+    content=OWN_DONE.content,
+)
+
 RECEIPTS: Mapping[str, StageReceipt | PublicationReceipt | SettledReceipt] = {
     "v1-stage": STAGED,
     "v1-stage-of-a-new-table": replace(
@@ -88,6 +96,15 @@ RECEIPTS: Mapping[str, StageReceipt | PublicationReceipt | SettledReceipt] = {
     "v1-publication-retaining": publication_receipt(KEPT, replayed=True, warnings=("a view is gone",)),
     "v1-publication-completed": publication_receipt(DONE, replayed=False),
     "v1-settled": _settled(),
+    "external-v1-stage": OWN_STAGED,
+    "external-v1-publication": publication_receipt(independent_in_phase(Phase.COMMITTED), replayed=False),
+    "external-v1-publication-of-a-new-table": publication_receipt(
+        replace(independent_in_phase(Phase.COMMITTED), predecessor=None, baseline=None), replayed=False
+    ),
+    "external-v1-publication-retaining": publication_receipt(
+        independent_in_phase(Phase.COMPLETED_RETAINING), replayed=True
+    ),
+    "external-v1-publication-completed": publication_receipt(OWN_DONE, replayed=False),
 }
 
 WATCH = Watch.of(in_phase(Phase.BOUND), conn_id="clickhouse_default", deadline=4_102_444_800)
@@ -121,7 +138,7 @@ def test_receipts_of_the_first_release_stay_readable_and_are_written_the_same(na
     assert adapter.validate_json(json.dumps(golden("receipts", name))) == wanted
 
 
-@pytest.mark.parametrize("name", [name for name in RECEIPTS if name.startswith("v1-stage")])
+@pytest.mark.parametrize("name", [name for name in RECEIPTS if "-stage" in name])
 def test_publish_and_cleanup_take_the_stage_receipt_of_the_first_release(name: str) -> None:
     assert load_stage_receipt(golden("receipts", name)) == RECEIPTS[name]
 

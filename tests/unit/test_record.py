@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pytest
 
 from airflow_provider_dpone.publication.canonical import canonical_json, sha256_hex
 from airflow_provider_dpone.publication.record import (
+    INDEPENDENT_SCHEMA,
     MAX_SETTLED,
     SCHEMA,
+    STAGE_PHASES,
+    AuthorityRecord,
     Owner,
     Phase,
     Row,
@@ -20,7 +24,7 @@ from airflow_provider_dpone.publication.record import (
     json_schemas,
 )
 from airflow_provider_dpone.publication.stop import Code, Stopped
-from tests.unit.builders import REPLICATED_PHASES, in_phase, record
+from tests.unit.builders import REPLICATED_PHASES, in_phase, independent_in_phase, record
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "records"
 
@@ -33,17 +37,56 @@ def tampered(row: Row, **fields: object) -> Row:
     return replace(row, payload=text, payload_sha256=sha256_hex(text))
 
 
-@pytest.mark.parametrize("phase", REPLICATED_PHASES)
-def test_what_was_written_is_read_back_equal(phase: Phase) -> None:
-    moved = in_phase(phase)
-    assert decode(encode(moved, "w")) == moved
+RECORDS: Mapping[str, AuthorityRecord] = {
+    **{f"v1-{phase.value.lower()}": in_phase(phase) for phase in REPLICATED_PHASES},
+    **{f"external-v1-{phase.value.lower()}": independent_in_phase(phase) for phase in Phase},
+}
+"""Both kinds of records in every phase that they have, by the names of their files."""
 
 
-@pytest.mark.parametrize("phase", REPLICATED_PHASES)
-def test_golden_records_of_the_first_release_stay_readable_and_are_written_the_same(phase: Phase) -> None:
-    golden = json.loads((GOLDEN / f"v1-{phase.value.lower()}.json").read_text())
-    assert decode(Row(**golden)) == in_phase(phase)
-    assert encode(in_phase(phase), "w") == Row(**golden)
+@pytest.mark.parametrize("name", RECORDS)
+def test_what_was_written_is_read_back_equal(name: str) -> None:
+    found = decode(encode(RECORDS[name], "w"))
+    assert found == RECORDS[name]
+    assert type(found) is type(RECORDS[name])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_golden_records_of_the_first_release_stay_readable_and_are_written_the_same(name: str) -> None:
+    golden = json.loads((GOLDEN / f"{name}.json").read_text())
+    assert decode(Row(**golden)) == RECORDS[name]
+    assert encode(RECORDS[name], "w") == Row(**golden)
+
+
+def test_every_golden_record_is_read_here() -> None:
+    assert {file.stem for file in GOLDEN.iterdir()} == set(RECORDS)
+
+
+@pytest.mark.parametrize("phase", sorted(STAGE_PHASES))
+def test_tables_that_replicate_themselves_are_never_staged_in_the_record(phase: Phase) -> None:
+    with pytest.raises(Stopped) as stopped:
+        decode(replace(tampered(encode(record(), "w"), phase=phase.value), phase=phase.value))
+    assert stopped.value.stop.code is Code.RECORD_INVALID
+    assert "only independent tables" in stopped.value.stop.message
+
+
+def test_one_kind_of_record_is_not_read_as_the_other() -> None:
+    for of, other in (
+        (record(), INDEPENDENT_SCHEMA),
+        (independent_in_phase(Phase.PREPARED), SCHEMA),
+    ):
+        row = encode(of, "w")
+        payload = json.loads(row.payload)
+        text = canonical_json({**payload, "schema": other})
+        with pytest.raises(Stopped) as stopped:
+            decode(replace(row, payload=text, payload_sha256=sha256_hex(text)))
+        assert stopped.value.stop.code is Code.RECORD_INVALID
+
+
+def test_a_record_of_neither_kind_is_never_stored() -> None:
+    fields = {name: getattr(record(), name) for name in AuthorityRecord.__dataclass_fields__}
+    with pytest.raises(TypeError, match="two kinds"):
+        encode(AuthorityRecord(**fields), "w")
 
 
 def test_an_absent_predecessor_is_carried() -> None:
@@ -123,6 +166,8 @@ def test_the_same_operation_does_not_follow_itself() -> None:
     assert record().remembered(record().operation_id) == ()
 
 
-def test_the_published_schema_is_the_one_in_the_docs() -> None:
-    docs = Path(__file__).parents[2] / "docs" / "schemas" / "cluster-full-refresh.v1.json"
-    assert json.loads(docs.read_text()) == json_schemas()[SCHEMA]
+@pytest.mark.parametrize("schema", [SCHEMA, INDEPENDENT_SCHEMA])
+def test_the_published_schema_is_the_one_in_the_docs(schema: str) -> None:
+    name = schema.removeprefix("dpone.clickhouse.")
+    docs = Path(__file__).parents[2] / "docs" / "schemas" / f"{name}.json"
+    assert json.loads(docs.read_text()) == json_schemas()[schema]

@@ -24,7 +24,13 @@ from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.receipt import publication_receipt
-from airflow_provider_dpone.publication.record import AuthorityRecord, Dispatch, Phase, StoredRecord
+from airflow_provider_dpone.publication.record import (
+    UNSENT_PHASES,
+    AuthorityRecord,
+    Dispatch,
+    Phase,
+    StoredRecord,
+)
 from airflow_provider_dpone.publication.retire import already_retired, not_retirable, without
 from airflow_provider_dpone.publication.statement import Rename, Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
@@ -129,7 +135,7 @@ def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
 
 
 def _settled_already(record: AuthorityRecord) -> bool:
-    return record.ended or record.published or record.phase is Phase.PREPARED
+    return record.ended or record.published or record.phase in UNSENT_PHASES
 
 
 def _retire(
