@@ -41,6 +41,8 @@ CONVERSATION: Final[tuple[Message, ...]] = (
 # ---- the phases of a record
 
 PHASES: Final = (
+    "LOCKED",
+    "STAGING",
     "PREPARED",
     "DISPATCHING",
     "BOUND",
@@ -50,7 +52,12 @@ PHASES: Final = (
     "COMPLETED",
 )
 GIVEN_UP: Final = "ABORTED"
+INDEPENDENT: Final = ("LOCKED", "STAGING")
 MOVES: Final = (
+    ("LOCKED", "STAGING"),
+    ("STAGING", "PREPARED"),
+    ("LOCKED", GIVEN_UP),
+    ("STAGING", GIVEN_UP),
     ("PREPARED", "DISPATCHING"),
     ("DISPATCHING", "PREPARED"),
     ("DISPATCHING", "BOUND"),
@@ -131,6 +138,10 @@ def phases() -> str:
     def parts() -> Iterator[str]:
         for name, y in at.items():
             yield _box(left, y, width, height, name)
+        x, y = right + 12, middle[INDEPENDENT[-1]] - step / 2
+        yield _text(x, y - 2, "only where replicas", "s", "start") + _text(
+            x, y + 14, "are independent", "s", "start"
+        )
         yield _box(20, at["TERMINAL"], 130, height, GIVEN_UP)
         for one, other in MOVES:
             if other == GIVEN_UP and one == "TERMINAL":

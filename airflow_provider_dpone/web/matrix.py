@@ -50,7 +50,7 @@ def _live_rows(
             role=_role(alias),
             status=_status_after(one.target.generation, state)
             if state in OVER
-            else _replica_status(one.state, state, stop, one.stage),
+            else _replica_status(one.state, state, stop),
             target=_cell(one.target),
             candidate=_cell(one.candidate),
             ddl=_ddl(one.queue, one.exception_code, recorded=not told_live.read),
@@ -113,16 +113,14 @@ def recorded_rows(found: Recorded, state: str) -> Iterator[ReplicaRow]:
         )
 
 
-def _replica_status(
-    seen: ReplicaState | None, state: str, stop: Category | None, stage: StageShown | None = None
-) -> Status:
+def _replica_status(seen: ReplicaState | None, state: str, stop: Category | None) -> Status:
     match seen:
         case None:
             return Status(Tone.REST, "not looked at")
         case ReplicaState.COMMITTED | ReplicaState.CLEANED:
             return Status(Tone.GOOD, "new data is live")
         case ReplicaState.STAGING:
-            return Status(Tone.REST, str(stage) if stage is not None else "being staged")
+            return Status(Tone.REST, "as it was when locked")
         case ReplicaState.PENDING:
             if state not in SENT:
                 return Status(Tone.REST, "old data is live")
@@ -197,8 +195,8 @@ def _content(found: Recorded, alias: str, proof: ReplicaReceipt | None = None) -
 
 
 def _content_of(stage: StageShown) -> str:
-    """Return whether what a replica is being loaded with was compared with what was sealed."""
-    return "equal to what was sealed" if stage.proven else "not compared"
+    """Return how far a replica is staged, and whether what it holds was compared with what was sealed."""
+    return f"{stage}: {'equal to what was sealed' if stage.proven else 'not compared'}"
 
 
 def _role(alias: str) -> str:

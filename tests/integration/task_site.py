@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +23,9 @@ def connect(
     user: str = APP_USER,
     password: str = APP_PASSWORD,
     conn_id: str = CONN_ID,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make ``conn_id`` a connection to the cluster, and put the evidence below ``home``."""
+    """Make ``conn_id`` a connection to the cluster, and put evidence and artifacts below ``home``."""
     host, port = cluster.endpoints[0]
     connection = {
         "conn_type": "dpone_clickhouse",
@@ -31,10 +33,12 @@ def connect(
         "port": port,
         "login": user,
         "password": password,
+        **({"extra": extra} if extra else {}),
     }
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor")
     monkeypatch.setenv("AIRFLOW__DPONE__EVIDENCE_PATH", (home / "evidence").as_uri())
+    monkeypatch.setenv("AIRFLOW__DPONE__ARTIFACT_PATH", (home / "artifacts").as_uri())
     # A command of the CLI sets it for its own process.
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
 

@@ -62,11 +62,8 @@ def site(own: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     site = on_own(own, DATABASE, tmp_path)
     # In a database that shows no table at all, nobody can tell that one is absent.
     own.execute(f"CREATE TABLE IF NOT EXISTS {DATABASE}.other ON CLUSTER analytics (id UInt64) ENGINE = Log")
-    for conn_id, login in (
-        ("clickhouse_default", {}),
-        ("clickhouse_admin", {"user": ADMIN_USER, "password": ""}),
-    ):
-        connect(monkeypatch, own, tmp_path, conn_id=conn_id, **login)
+    connect(monkeypatch, own, tmp_path, conn_id="clickhouse_default")
+    connect(monkeypatch, own, tmp_path, conn_id="clickhouse_admin", user=ADMIN_USER, password="")
     return site
 
 

@@ -18,7 +18,7 @@ from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import Site
-from airflow_provider_dpone.routes.cluster_refresh.preflight import Preflight, preflight
+from airflow_provider_dpone.routes.cluster_refresh.preflight import Finding, Preflight, preflight
 from airflow_provider_dpone.routes.ports import Target
 from tests.unit.builders import CONTROL, FOREIGN, OLD, USER, in_phase, observation, stored
 
@@ -140,6 +140,26 @@ def test_a_cluster_that_cannot_be_read_leaves_grants_to_tell() -> None:
     )
     assert failed(found) == {"the cluster can be read": Code.UNKNOWN_CLUSTER, GRANTED: Code.SERVER_ERROR}
     assert found.grants == ("GRANT CLUSTER ON *.* TO `app`",)
+
+
+def test_independent_replicas_are_asked_one_by_one_after_the_whole_cluster() -> None:
+    asked: list[bool] = []
+    reached = "every replica is reached by a connection of its own"
+
+    def direct(seen: Observation, *, table_functions: bool) -> Iterator[Finding]:
+        asked.append(table_functions)
+        yield Finding(reached, Stop(Code.REPLICA_CONNECTION_WRONG, "s1/r2 leads to s1/r1."))
+
+    site = Site(Target("analytics", "mart", "orders"), USER, CONTROL)
+    found = preflight(FakeCatalog(good()), FakeGrants(), site, from_file=True, direct=direct)
+    assert failed(found) == {reached: Code.REPLICA_CONNECTION_WRONG}
+    assert asked == [True]
+    names = [finding.name for finding in found.findings]
+    assert names.index(GRANTED) < names.index(reached) < names.index(REPLACEABLE)
+    unread = preflight(
+        FakeCatalog(Stop(Code.UNKNOWN_CLUSTER, "None of that name.")), FakeGrants(), site, direct=direct
+    )
+    assert reached not in failed(unread)
 
 
 def test_what_depends_on_the_table_is_listed() -> None:

@@ -27,7 +27,7 @@ from airflow_provider_dpone.publication.trail import (
     load_entry,
 )
 from airflow_provider_dpone.web.model import LiveFacts, Receipt
-from airflow_provider_dpone.web.status import Tone
+from airflow_provider_dpone.web.status import Status, Tone
 from airflow_provider_dpone.web.view import receipt
 from tests.unit.builders import stored
 from tests.unit.evidence_entries import entry
@@ -175,8 +175,11 @@ def test_the_stage_of_each_replica_is_told_with_its_table() -> None:
     assert any(line.startswith("s1/r1: ready: its table was proven to hold exactly") for line in told.proven)
     assert "s1/r2: claimed: an attempt is claimed; what its table holds is not proven" in told.unproven
     made = page(Phase.STAGING, told)
-    assert [row.status.word for row in made.replicas] == ["ready", "claimed"]
-    assert [row.content for row in made.replicas] == ["equal to what was sealed", "not compared"]
+    assert {row.status for row in made.replicas} == {Status(Tone.REST, "as it was when locked")}
+    assert [row.content for row in made.replicas] == [
+        "ready: equal to what was sealed",
+        "claimed: not compared",
+    ]
     [group] = [group for group in made.groups if group.title == "Staging"]
     details = {detail.name: detail.value for detail in group.details}
     assert details["Sealed artifact (SHA-256)"] == ARTIFACT.sha256

@@ -150,6 +150,10 @@ class _Stage:
         except Stopped as stopped:
             if _answers_alike(stopped.stop):
                 self._give_up(stopped.stop)
+            elif stopped.stop.code in (Code.CAS_CONFLICT, Code.CAS_OUTCOME_UNKNOWN):
+                ports.log(
+                    f"{target}: what holds the target now, only its record tells; this execution has stopped."
+                )
             else:
                 ports.log(
                     f"{target}: the target stays locked for this operation; a retry goes on from what is proven."

@@ -62,7 +62,7 @@ class Finding:
 class Direct(Protocol):
     """Looks at every replica through a connection of its own."""
 
-    def __call__(self, observation: Observation, *, table_functions: bool) -> Iterable[Finding]:
+    def __call__(self, observation: Observation, /, *, table_functions: bool) -> Iterable[Finding]:
         """Return what was found. Raises nothing.
 
         :param observation: a look that tells which server each replica is.
