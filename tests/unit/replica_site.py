@@ -52,7 +52,8 @@ from airflow_provider_dpone.routes.ports import (
 from tests.unit.builders import CONTROL, USER, observation, table
 
 MEMBERS = Inventory(
-    "analytics", tuple(Member(1, number, f"host{number}", 9000, internal_replication=False) for number in (1, 2))
+    "analytics",
+    tuple(Member(1, number, f"host{number}", 9000, internal_replication=False) for number in (1, 2)),
 )
 TARGET = Target("analytics", "mart", "orders")
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
