@@ -64,6 +64,17 @@ def test_runs_that_fail_one_after_the_other_leave_no_tables_and_never_close_the_
     assert phase(site) is Phase.PREPARED
 
 
+def test_tables_that_are_too_large_for_a_cleanup_are_dropped_by_whoever_follows_their_operation() -> None:
+    """Private tables may be of any size, as candidates of tables that replicate themselves are dropped."""
+    site = ReplicaSite(failing("extract", code=Code.SOURCE_FAILED), guarded=True)
+    for day in range(5):
+        stopped_by(site, run=f"day {day}")
+        assert len(site.names) <= 1
+    site.at = failing("extract", code=Code.SOURCE_TOO_LARGE)
+    stopped_by(site, run="one that is given up")
+    assert site.names == set()
+
+
 def test_tries_that_fail_one_after_the_other_drop_what_the_one_before_read() -> None:
     site = ReplicaSite(failing("extract", code=Code.SOURCE_FAILED))
     for _ in range(10):

@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.record import (
     NOT_SEALED,
     STAGE_PHASES,
     UNSENT_PHASES,
+    AuthorityRecord,
     Generation,
     IndependentGeneration,
     IndependentRecord,
@@ -238,6 +239,7 @@ class _Stage:
         if written is None:
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
         ports.log(f"{target}: an earlier run of this publication was given up; its tables are dropped first.")
+        self._drop_attempts(stored.record)
         finish_drops(ports, self.site, written, self.server_time, self.waits)
         found = self._observe().record
         same = found is not None and found.record.operation_id == stored.record.operation_id
@@ -407,12 +409,20 @@ class _Stage:
         except Stopped as stopped:
             self.ports.log(f"{extract.name} is left for cleanup: {stopped.stop.message}")
 
+    def _drop_attempts(self, record: AuthorityRecord) -> None:
+        """Drop the private tables of an operation that was given up; none of them is too large for that."""
+        if isinstance(record, IndependentRecord):
+            for stage in (record.extract, *record.stages):
+                self._drop_followed(stage)
+
     def _drop_followed(self, before: ReplicaStage | None) -> None:
         """Drop the private table of an attempt that another one has followed, if nothing works on it any more.
 
         No rename of it was ever claimed, and none can be. It is listed in any case: cleanup goes on with it.
         """
         if before is None or before.state is not StageState.CLAIMED:
+            return
+        if before.alias not in self.admitted.observation.replicas:
             return
         try:
             facts = self._observe(before.name).replicas.get(before.alias)
@@ -685,6 +695,8 @@ class _Stage:
         kept = transitions.KEEP_PARKED if stop.code is Code.CONTENT_DIFFERS else 0
         try:
             slot.move(lambda now: transitions.aborted(now, now=self._now(), drop_after=self._now() + kept))
+            if not kept:
+                self._drop_attempts(record)
             finish_drops(self.ports, self.site, slot.stored, self._now(), self.waits)
         except Stopped as stopped:
             self.ports.log(f"{self.site.target}: not all could be given back now: {stopped.stop.message}")
