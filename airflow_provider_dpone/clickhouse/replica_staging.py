@@ -52,6 +52,9 @@ from airflow_provider_dpone.values import ClusterRefresh
 MOST_AT_ONCE: Final = 8
 """How many replicas are loaded at the same time."""
 
+END_SECONDS: Final = 30.0
+"""How long an interrupted staging waits for its replicas' tasks to end."""
+
 _ASK_SECONDS: Final = 60.0
 _DROP_SECONDS: Final = 30.0
 _RENAME_SECONDS: Final = 60.0
@@ -172,6 +175,7 @@ class ClusterReplicaStaging:
 
     def create(self, plan: StagePlan, stage: ReplicaStage, *, authority_id: str, operation_id: str) -> None:
         """Create the attempt's table on its replica; see the port."""
+        self._go_on()
         statement = build_candidate(
             planned_of(plan).definition,
             database=self._target.database,
@@ -213,6 +217,7 @@ class ClusterReplicaStaging:
 
     def promote(self, stage: ReplicaStage, candidate: str) -> None:
         """Give the attempt's table the candidate's name; see the port."""
+        self._go_on()
         try:
             self._servers[stage.alias].once(
                 f"RENAME TABLE {self.quoted(stage.name)} TO {self.quoted(candidate)}",
@@ -308,6 +313,7 @@ class ClusterReplicaStaging:
 
     def content(self, name: str, alias: str) -> CanonicalDigest:
         """Compute the canonical content of a table on one replica; see the port."""
+        self._go_on()
         planned = self._planned
         if planned is None:
             raise ValueError("nothing is compared before the plan")
@@ -341,16 +347,31 @@ class ClusterReplicaStaging:
     # ---- side by side
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> Sequence[Stopped | None]:
-        """Run tasks, one for each replica, each to its end; see the port."""
-        with ThreadPoolExecutor(min(len(tasks), MOST_AT_ONCE), "dpone-replica") as pool:
-            running = [pool.submit(task) for task in tasks]
-            try:
-                wait(running)
-            except BaseException:
-                # Such as Airflow's timeout of the task, raised by a signal: nobody waits for the loads any more.
-                self.cancel()
-                raise
-            return [_stop_of(future) for future in running]
+        """Run tasks, one for each replica, each to its end; see the port.
+
+        Interrupted, it ends within a bound: a task that only waits for a server's answer goes on by itself then, and
+        stops at its next step.
+        """
+        pool = ThreadPoolExecutor(min(len(tasks), MOST_AT_ONCE), "dpone-replica")
+        running = [pool.submit(task) for task in tasks]
+        try:
+            wait(running)
+        except BaseException:
+            # Such as Airflow's timeout of the task, raised by a signal: nobody waits for the loads any more.
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.cancel()
+            wait(running, timeout=END_SECONDS)
+            raise
+        pool.shutdown()
+        return [_stop_of(future) for future in running]
+
+    def _go_on(self) -> None:
+        """Begin nothing any more once the task was asked to stop.
+
+        :raises Stopped: it was.
+        """
+        if self._cancel.is_set():
+            raise stop_with(Code.STAGING_FAILED, "The staging was cancelled: the task was asked to stop.")
 
 
 def _stop_of(future: Future[None]) -> Stopped | None:

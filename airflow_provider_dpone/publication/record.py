@@ -467,7 +467,7 @@ class ReplicatedRecord(AuthorityRecord):
     content: ContentDigest
 
 
-NOT_SEALED = CanonicalDigest(0, "")
+NOT_SEALED = CanonicalDigest(0, "0" * 64)
 """The content of an operation whose artifact is not sealed yet."""
 
 

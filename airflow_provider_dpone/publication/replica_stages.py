@@ -11,17 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
+from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.artifact import Artifact
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import Observation
+from airflow_provider_dpone.publication.identity import candidate_name
 from airflow_provider_dpone.publication.record import (
     MAX_RETAINED,
     STAGE_PHASES,
+    AuthorityRecord,
     IndependentRecord,
     IndependentRetained,
     Phase,
     ReplicaStage,
     StageState,
+    encode,
     independent_generation,
     new_fence_token,
 )
@@ -229,6 +233,26 @@ def no_place_left(record: IndependentRecord) -> Stop | None:
         "listed.",
         facts={"retained": [item.name for item in record.retained]},
     )
+
+
+def require_way_out(record: IndependentRecord) -> None:
+    """Refuse a record after which the operation could not be given up any more, or what it leaves not be dropped.
+
+    :raises Stopped: ``RECORD_TOO_LARGE``.
+    """
+    now = record.changed_at
+    grown = record
+    if record.phase is Phase.STAGING:
+        # No attempt leaves more behind than one that is verified, and the others will follow without growing it.
+        some = ReplicaStage(
+            "", "0" * 16, candidate_name(record.table, "0" * 16), "0" * 36, StageState.VERIFIED
+        )
+        found = (record.stage_of(alias) or replace(some, alias=alias) for alias in record.replicas)
+        grown = record.moved(stages=tuple(replace(stage, state=StageState.VERIFIED) for stage in found))
+    given_up: AuthorityRecord = transitions.aborted(grown, now=now)
+    for item in given_up.retained:
+        given_up = transitions.dropping(given_up, item.name, nonce="0" * 32, now=now)
+    encode(given_up, "0" * 32)
 
 
 def _left_behind(

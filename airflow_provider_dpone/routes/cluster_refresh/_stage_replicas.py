@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_dpone.publication import replica_stages as stages
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.admission import Resume, no_room
-from airflow_provider_dpone.publication.canonical import Json
+from airflow_provider_dpone.publication.admission import Resume, Slot, moved_since, no_room
 from airflow_provider_dpone.publication.classify import inventory_drift
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.decide import incomplete
@@ -25,6 +24,9 @@ from airflow_provider_dpone.publication.receipt import StageReceipt
 from airflow_provider_dpone.publication.record import (
     NOT_SEALED,
     STAGE_PHASES,
+    UNSENT_PHASES,
+    AuthorityRecord,
+    Generation,
     IndependentGeneration,
     IndependentRecord,
     IndependentRetained,
@@ -41,6 +43,7 @@ from airflow_provider_dpone.publication.witness import staged
 from airflow_provider_dpone.routes.cluster_refresh._admit import Admitted, StageRequest, admit_stage
 from airflow_provider_dpone.routes.cluster_refresh._cleanup import finish_drops
 from airflow_provider_dpone.routes.cluster_refresh._common import (
+    Pause,
     Site,
     Waits,
     cas_unknown,
@@ -106,10 +109,13 @@ class _Slot:
         """Store the changed record.
 
         :raises Stopped: ``CAS_CONFLICT``: somebody else has the operation or the slot now, and this execution has
-            nothing more to do; ``CAS_OUTCOME_UNKNOWN``.
+            nothing more to do; ``CAS_OUTCOME_UNKNOWN``; ``RECORD_TOO_LARGE``: not tried.
         """
         with self.lock:
-            written = write(self.ports, self.stored, change(self.record))
+            changed = change(self.record)
+            if changed.phase in UNSENT_PHASES:
+                stages.require_way_out(changed)
+            written = write(self.ports, self.stored, changed)
             if written is None:
                 record = self.record
                 raise Stopped(
@@ -196,31 +202,75 @@ class _Stage:
         return written
 
     def _locked(self) -> StoredRecord:
-        """Lock the target's slot, against exactly what admission found in it."""
-        ports, admitted = self.ports, self.admitted
-        record = self._lock_record()
-        for stop in (no_room(admitted.slot.stored), stages.no_place_left(record)):
+        """Lock the target's slot, against what admission found in it: no other operation was there meanwhile."""
+        ports, admitted, target = self.ports, self.admitted, self.site.target
+        slot = replace(admitted.slot, stored=self._superseded(admitted.slot.stored))
+        self._require_place(slot)
+        ports.evidence.write(admitted.operation_id, admitted.entry(self.site, self.plan))
+        pause = Pause(ports, self.waits.visible, self.waits)
+        while True:
+            record = self._lock_record(slot)
+            match compare_and_swap(ports, slot.stored, record):
+                case Stored(stored):
+                    ports.log(f"{target}: locked for this operation before the source is read.")
+                    return stored
+                case OutcomeUnknown(why):
+                    raise Stopped(cas_unknown(record, why))
+                case Conflict():
+                    # A cleanup may have dropped a kept table meanwhile: the slot is as free as it was.
+                    seen = self._observe()
+                    if (stop := moved_since(seen, target.table, slot)) is not None:
+                        raise Stopped(stop)
+                    if seen.record == slot.stored and pause.over():
+                        raise Stopped(
+                            Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first.")
+                        )
+                    slot = replace(slot, stored=seen.record)
+
+    def _superseded(self, stored: StoredRecord | None) -> StoredRecord | None:
+        """Give up an operation that is followed before it was sent, and drop its tables: later is too late for many.
+
+        An earlier try of this very operation is taken over as it is: what was given up never begins again.
+        """
+        if (
+            stored is None
+            or stored.record.phase not in UNSENT_PHASES
+            or stored.record.operation_id == self.admitted.operation_id
+        ):
+            return stored
+        ports, target = self.ports, self.site.target
+        written = write(ports, stored, transitions.aborted(stored.record, now=self.server_time))
+        if written is None:
+            raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
+        ports.log(f"{target}: an earlier run of this publication was given up; its tables are dropped first.")
+        self._drop_attempts(stored.record)
+        finish_drops(ports, self.site, written, self.server_time, self.waits)
+        found = self._observe().record
+        same = found is not None and found.record.operation_id == stored.record.operation_id
+        return found if same else written
+
+    def _require_place(self, slot: Slot) -> None:
+        """Check that the record has room for all that may be listed in it.
+
+        :raises Stopped: ``TOO_MANY_RETAINED``, ``RECORD_TOO_LARGE``; an earlier try of this operation is given up.
+        """
+        try:
+            self._require_listable(slot)
+        except Stopped as stopped:
+            if slot.stored is not None and slot.stored.record.phase in UNSENT_PHASES:
+                self.slot = _Slot(self.ports, slot.stored)
+                self._give_up(stopped.stop)
+            raise
+
+    def _require_listable(self, slot: Slot) -> None:
+        record = self._lock_record(slot)
+        for stop in (no_room(slot.stored), stages.no_place_left(record)):
             if stop is not None:
                 raise Stopped(stop)
         transitions.require_room(self._longest(record))
-        ports.evidence.write(admitted.operation_id, admitted.entry(self.site, self.plan))
-        match compare_and_swap(ports, admitted.slot.stored, record):
-            case Stored(stored):
-                ports.log(f"{self.site.target}: locked for this operation before the source is read.")
-                return stored
-            case Conflict():
-                raise Stopped(
-                    Stop(
-                        Code.TARGET_MOVED,
-                        f"Another operation took the slot of {self.site.target}. The source was not read.",
-                    )
-                )
-            case OutcomeUnknown(why):
-                raise Stopped(cas_unknown(record, why))
 
-    def _lock_record(self) -> IndependentRecord:
+    def _lock_record(self, slot: Slot) -> IndependentRecord:
         admitted, target, seen = self.admitted, self.site.target, self.admitted.observation
-        slot = admitted.slot
         before = slot.stored.record if slot.stored else None
         aliases = seen.inventory.aliases
         attempt_id = self.ports.random.hex(64)
@@ -294,6 +344,7 @@ class _Stage:
         extract = self._attempt(record.replicas[0])
         self._intend(extract)
         slot.move(lambda now: stages.extracting(now, extract, now=self._now()))
+        self._drop_followed(record.extract)
         staging.create(self.plan, extract, authority_id=record.authority_id, operation_id=record.operation_id)
         created = self._created(extract)
         loaded = staging.extract(self.plan, extract)
@@ -362,6 +413,30 @@ class _Stage:
         except Stopped as stopped:
             self.ports.log(f"{extract.name} is left for cleanup: {stopped.stop.message}")
 
+    def _drop_attempts(self, record: AuthorityRecord) -> None:
+        """Drop the private tables of an operation that was given up; none of them is too large for that."""
+        if isinstance(record, IndependentRecord):
+            for stage in (record.extract, *record.stages):
+                self._drop_followed(stage)
+
+    def _drop_followed(self, before: ReplicaStage | None) -> None:
+        """Drop the private table of an attempt that another one has followed, if nothing works on it any more.
+
+        No rename of it was ever claimed, and none can be. It is listed in any case: cleanup goes on with it.
+        """
+        if before is None or before.state is not StageState.CLAIMED:
+            return
+        if before.alias not in self.admitted.observation.replicas:
+            return
+        try:
+            facts = self._observe(before.name).replicas.get(before.alias)
+            table = facts.tables.get(before.name) if facts else None
+            if table is not None and table.uuid == before.uuid:
+                self.staging.settle(before)
+                self.staging.drop(before)
+        except Stopped as stopped:
+            self.ports.log(f"{before.name} is left for cleanup: {stopped.stop.message}")
+
     # ---- every replica, by itself
 
     def _load(self) -> None:
@@ -385,9 +460,15 @@ class _Stage:
     def _replica(self, alias: str) -> None:
         """Take the next step of one replica until nothing is left to do."""
         slot = self.slot
+        doubted = False
         seen = self._look(alias) if slot.record.stage_of(alias) is not None else None
         while True:
             match stages.decide_replica(slot.record, alias, seen):
+                case stages.Claim() if self._is_proven(alias) and not doubted:
+                    # A replica that has just started may show its tables one after the other: look twice.
+                    doubted = True
+                    self.ports.clock.sleep(self.waits.poll_last)
+                    seen = self._look(alias)
                 case stages.Claim():
                     seen = self._build(alias)
                 case stages.Verify():
@@ -426,7 +507,9 @@ class _Stage:
             raise Stopped(stop)
         stage = self._attempt(alias)
         self._intend(stage)
+        before = record.stage_of(alias)
         slot.move(lambda now: stages.claimed(now, stage, now=self._now()))
+        self._drop_followed(before)
         staging.create(self.plan, stage, authority_id=record.authority_id, operation_id=record.operation_id)
         self._created(stage)
         self.ports.log(f"{self.site.target}: loading {artifact.rows:,} rows into {alias}.")
@@ -480,6 +563,11 @@ class _Stage:
             self.server_time = max(self.server_time, seen.server_time)
         return seen
 
+    def _is_proven(self, alias: str) -> bool:
+        """Tell whether a replica's table was proven to hold the content, by whichever try."""
+        stage = self.slot.record.stage_of(alias)
+        return stage is not None and stage.state is not StageState.CLAIMED
+
     def _of(self, alias: str) -> ReplicaStage:
         stage = self.slot.record.stage_of(alias)
         if stage is None:
@@ -508,32 +596,77 @@ class _Stage:
         """Write ``PREPARED``, after a last look that shows every replica ready and nothing moved."""
         ports, slot, target = self.ports, self.slot, self.site.target
         record = slot.record
-        seen, _ = observe_admitted(ports, self.site, [target.table, record.candidate], self.waits)
-        self._require_unmoved(seen)
-        require_target(self.site, seen)
-        problems: dict[str, dict[str, Json]] = {}
+        seen = self._last_look()
         for alias in record.replicas:
-            table = seen.replicas[alias].tables.get(record.candidate)
-            if table is not None and table.uuid != self._of(alias).uuid:
-                problems[alias] = {"problem": "another table has the candidate's name"}
-            elif problem := incomplete(record, table):
-                problems[alias] = {"problem": problem}
-            else:
-                self.staging.check_created(self.plan, self._of(alias), record.candidate, seen)
-        if problems:
-            raise Stopped(
-                Stop(
-                    Code.CANDIDATE_NOT_READY,
-                    f"{target}: the candidate is not complete on {', '.join(problems)}. Nothing was published.",
-                    replicas=problems,
-                )
-            )
+            self._require_ready(alias, seen)
         prepared = stages.prepared(record, live_rows=seen.rows(target.table), now=seen.server_time)
+        # What is sent must be recorded, whatever comes of it.
+        transitions.require_room(prepared)
         ports.evidence.write(record.operation_id, staged(prepared))
         slot.move(lambda _: prepared)
         ports.log(f"{target}: prepared {record.content.rows:,} rows in {record.candidate} on every replica.")
         self.staging.sweep(None, target_key=record.target_key)
         return stage_receipt(slot.record, self.plan, self.staging.quoted(record.candidate), resumed=False)
+
+    def _last_look(self) -> Observation:
+        """Look whether the slot and the live tables are what they were when the target was locked.
+
+        :raises Stopped: as :meth:`_require_unmoved`, and what admission raises.
+        """
+        doubted = False
+        while True:
+            seen, _ = observe_admitted(
+                self.ports, self.site, [self.site.target.table, self.slot.record.candidate], self.waits
+            )
+            try:
+                self._require_unmoved(seen)
+                require_target(self.site, seen)
+            except Stopped as stopped:
+                if doubted or stopped.stop.code not in (Code.TARGET_MOVED, Code.TARGET_NOT_UNIFORM):
+                    raise
+                # A replica that has just started may show its tables one after the other: look twice.
+                doubted = True
+                self.ports.clock.sleep(self.waits.poll_last)
+            else:
+                return seen
+
+    def _require_ready(self, alias: str, seen: Observation) -> None:
+        """Check that a replica's candidate is what publish will ask for.
+
+        :raises Stopped: ``CANDIDATE_NOT_READY``: it is gone, and a retry builds another; ``CANDIDATE_DIFFERS``,
+            ``CONTENT_DIFFERS``: it has the shared name, so no retry can replace it.
+        """
+        record, stage, name = self.slot.record, self._of(alias), self.slot.record.candidate
+        table = seen.replicas[alias].tables.get(name)
+        if table is None:
+            raise Stopped(
+                Stop(
+                    Code.CANDIDATE_NOT_READY,
+                    f"{self.site.target}: the candidate is gone on {alias}. Nothing was published.",
+                    next_action="Find out who dropped it; a retry builds another one there.",
+                    facts={"replica": alias},
+                )
+            )
+        self.staging.check_created(self.plan, stage, name, seen)
+        desired = record.desired
+        if table.generation != Generation(stage.uuid, desired.engine_full, desired.schema_digest, "", ""):
+            raise Stopped(
+                Stop(
+                    Code.CANDIDATE_DIFFERS,
+                    f"{self.site.target}: {alias} defines the candidate otherwise than {record.replicas[0]} does. "
+                    "Nothing was published.",
+                    next_action="The replicas' releases or their <merge_tree> settings may differ: make them equal.",
+                    facts={"replica": alias},
+                )
+            )
+        if problem := incomplete(record, table):
+            raise Stopped(
+                Stop(
+                    Code.CONTENT_DIFFERS,
+                    f"{self.site.target}: somebody changed the candidate on {alias}: {problem}. Nothing was published.",
+                    facts={"replica": alias},
+                )
+            )
 
     def _require_unmoved(self, seen: Observation) -> None:
         """Check that the slot and the live tables are what they were when the target was locked.
@@ -566,6 +699,8 @@ class _Stage:
         kept = transitions.KEEP_PARKED if stop.code is Code.CONTENT_DIFFERS else 0
         try:
             slot.move(lambda now: transitions.aborted(now, now=self._now(), drop_after=self._now() + kept))
+            if not kept:
+                self._drop_attempts(record)
             finish_drops(self.ports, self.site, slot.stored, self._now(), self.waits)
         except Stopped as stopped:
             self.ports.log(f"{self.site.target}: not all could be given back now: {stopped.stop.message}")
