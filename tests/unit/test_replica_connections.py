@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dpone.clickhouse import replica_connections
 from airflow_provider_dpone.clickhouse.errors import ReplyLost, ServerError
 from airflow_provider_dpone.clickhouse.replica_connections import ReplicaConnections, replica_endpoints
 from airflow_provider_dpone.clickhouse.replicas import server_identity
@@ -173,6 +174,25 @@ def test_every_replica_is_asked_and_returned_in_order() -> None:
         [heard] = server.requests
         assert (heard.headers["x-clickhouse-user"], heard.headers["x-clickhouse-key"]) == (USER, SECRET)
         assert heard.url_parameters["a"] == "1"
+
+
+def test_everything_but_the_address_is_the_connections() -> None:
+    given = settings(
+        secure=True,
+        verify=False,
+        read_timeout=7.0,
+        session_settings={"a": "1"},
+        replicas={"s1/r1": ("ch1", 1), "s1/r2": ("ch2", 2)},
+    )
+    found = [
+        replace(given, hosts=(endpoint,), replicas={})
+        for endpoint in replica_endpoints(given, inventory()).values()
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        made: list[ConnectionSettings] = []
+        patch.setattr(replica_connections, "Server", made.append)
+        ReplicaConnections(given, inventory())
+    assert made == found
 
 
 def test_each_one_has_a_single_host() -> None:
