@@ -79,11 +79,15 @@ DIGEST_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         # An empty table has the sum 0, and a row that says so.
         "aggregate_functions_null_for_empty": "0",
         "empty_result_for_aggregation_by_empty_set": "0",
+        # A long text or array is no error.
+        "format_binary_max_string_size": "0",
+        "format_binary_max_array_size": "0",
     }
 )
 """What the digest relies on, whatever a user's profile says; releases differ in which of them they know.
 
-No setting changes how ``RowBinary`` writes the types of the profile.
+No setting is known that changes the bytes of a type of the profile. In one statement for all members, of two
+releases, a profile's ``additional_result_filter`` may still take a member's answer away: who asks has to count.
 """
 
 
@@ -140,7 +144,7 @@ def canonical_digest_select(database: str, table: str, columns: Collection[str])
 # --- columns that members would compute differently ---------------------------------------------------------
 
 FUNCTIONS_SELECT: Final = (
-    "SELECT name, case_insensitive, COLUMNS('^deterministic$') FROM system.functions "
+    "SELECT name, alias_to, case_insensitive, COLUMNS('^deterministic$') FROM system.functions "
     "WHERE NOT is_aggregate AND origin = 'System'"
 )
 """What a server knows of its functions; see :func:`deterministic_functions`. Every user may read it."""
@@ -219,10 +223,10 @@ def deterministic_functions(columns: Sequence[str], rows: Iterable[Sequence[obje
     """
     told = "deterministic" in columns
     names: set[str] = set()
-    for name, any_case, *deterministic in rows:
-        # Some releases say NULL, which is: not known.
-        if str(name) in _NOT_EQUAL_EVERYWHERE or str(name).startswith("__"):
+    for name, alias_to, any_case, *deterministic in rows:
+        if not _NOT_EQUAL_EVERYWHERE.isdisjoint((name, alias_to)) or str(name).startswith("__"):
             continue
+        # A server may say NULL, which is: not known.
         if deterministic == [1] if told else name in EQUAL_EVERYWHERE:
             names.add(str(name))
             if any_case:

@@ -280,28 +280,32 @@ def test_what_is_computed_from_a_varying_column_varies() -> None:
     assert varying_columns(definition, FUNCTIONS) == ("e", "d", "quoted", "dotted", "n.x")
 
 
+TOLD = ("name", "alias_to", "case_insensitive", "deterministic")
+
+
 @pytest.mark.parametrize(("any_case", "written"), [(1, "lower"), (1, "LOWER"), (1, "Lower"), (0, "lower")])
 def test_a_function_is_known_in_the_cases_in_which_it_may_be_written(any_case: int, written: str) -> None:
-    known = deterministic_functions(["name", "case_insensitive", "deterministic"], [["lower", any_case, 1]])
+    known = deterministic_functions(TOLD, [["lower", "", any_case, 1]])
     assert varying_columns(table(*PLAIN, computed(f"{written}(a)")), known) == ()
 
 
 def test_the_server_says_which_functions_are_deterministic() -> None:
     rows = [
-        ["toString", 0, 1],
-        ["Abs", 1, 1],
-        ["rand", 0, 0],
-        ["neighbor", 0, None],
-        ["in", 0, 1],
-        ["__x", 0, 1],
+        ["toString", "", 0, 1],
+        ["Abs", "", 1, 1],
+        ["substr", "substring", 1, 1],
+        ["rand", "", 0, 0],
+        ["neighbor", "", 0, None],
+        ["in", "", 0, 1],
+        ["AIEmbed", "aiEmbed", 0, 1],
+        ["__internal", "", 0, 1],
     ]
-    known = deterministic_functions(["name", "case_insensitive", "deterministic"], rows)
-    assert known == {"toString", "Abs", "abs"}
+    assert deterministic_functions(TOLD, rows) == {"toString", "Abs", "abs", "substr"}
 
 
 def test_where_the_server_does_not_say_a_list_does() -> None:
-    rows = [["toString", 0], ["rand", 1], ["plus", 0], ["geohashEncode", 0], ["now", 1], ["in", 0]]
-    assert deterministic_functions(["name", "case_insensitive"], rows) == {"toString", "plus"}
+    rows = [[name, "", 0] for name in ("toString", "rand", "plus", "geohashEncode", "now", "in")]
+    assert deterministic_functions(TOLD[:-1], rows) == {"toString", "plus"}
 
 
 def test_a_string_is_no_name() -> None:
