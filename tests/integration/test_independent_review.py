@@ -52,9 +52,7 @@ def test_a_predecessor_from_which_rows_were_deleted_is_rolled_back_to(site: Inde
     site.cleanup(staged)
     assert site.record().record.phase is Phase.COMPLETED_RETAINING
     with site.worker("operator") as (ports, _):
-        done = rollback(
-            ports, site.site, OperatorRequest("a test", operation=staged.operation_id), QUICK
-        )
+        done = rollback(ports, site.site, OperatorRequest("a test", operation=staged.operation_id), QUICK)
     assert done.rows == 9
     assert site.counts() == [9, 9]
     assert isinstance(site.record().record, IndependentRecord)
