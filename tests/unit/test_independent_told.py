@@ -19,6 +19,7 @@ from airflow_provider_dpone.publication.explain_past import explain_unread, with
 from airflow_provider_dpone.publication.explain_stages import stage_shown
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.history import Past
+from airflow_provider_dpone.publication.prune import ClusterNow, TrailFacts, needed
 from airflow_provider_dpone.publication.receipt import IndependentReceipt, publication_receipt
 from airflow_provider_dpone.publication.record import IndependentRecord, Phase, StageState
 from airflow_provider_dpone.publication.stop import Code, Stop
@@ -351,6 +352,14 @@ def test_the_evidence_names_the_table_of_each_replica() -> None:
     for body in bodies:
         written = entry(body)
         assert load_entry(dump_entry(written).encode()) == written
+
+
+def test_a_trail_is_not_deleted_while_the_table_under_the_shared_name_exists() -> None:
+    entries = trail(OPERATION, history(Phase.PREPARED)).entries
+    facts = TrailFacts.of(OPERATION, entries, newer=False)
+    assert ("mart", CANDIDATE) in facts.names
+    now = ClusterNow((), {"mart": frozenset({CANDIDATE})})
+    assert needed(facts, now, before="9") == "a table of it still exists"
 
 
 @pytest.mark.parametrize("kind", ["admission", "staged", "receipt"])
