@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.record import AuthorityRecord
-from airflow_provider_dpone.publication.trail import Admission, CandidateIntent, CompareAndSwap, Entry
+from airflow_provider_dpone.publication.trail import (
+    Admission,
+    CandidateIntent,
+    CompareAndSwap,
+    Entry,
+    Staged,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,7 @@ class TrailFacts:
     :ivar target: database and table; ``None`` if no entry names them.
     :ivar authority_id: the control table that admitted it.
     :ivar prepared: it meant to write a record.
-    :ivar candidates: database and name of every table that it meant to create.
+    :ivar candidates: database and name of every table that it meant to create, or staged.
     :ivar newer: it has entries of a later release.
     """
 
@@ -38,15 +44,17 @@ class TrailFacts:
         """
         found = list(entries)
         admissions = [e.body for e in found if isinstance(e.body, Admission)]
-        intents = [e.body for e in found if isinstance(e.body, CandidateIntent)]
+        intents = [(e.body.database, e.body.table) for e in found if isinstance(e.body, CandidateIntent)]
         last = admissions[-1] if admissions else None
+        # The candidate of independent replicas gets its name by a rename: it was created under others.
+        staged = [(last.database, e.body.table) for e in found if isinstance(e.body, Staged)] if last else []
         return cls(
             operation_id=operation_id,
             newest=max((entry.at for entry in found), default=""),
             target=(last.database, last.table) if last else None,
             authority_id=last.authority_id if last else None,
             prepared=any(isinstance(e.body, CompareAndSwap) for e in found),
-            candidates=tuple((intent.database, intent.table) for intent in intents),
+            candidates=tuple(dict.fromkeys((*intents, *staged))),
             newer=newer,
         )
 

@@ -34,6 +34,10 @@ RAW_TABLES: Final = {
     ),
     "prices": ("product UInt64, price Decimal(12, 2)", "SELECT number, number / 8 FROM numbers(80)"),
     "visits": ("day Date, visits UInt64", "SELECT toDate('2026-01-01') + number, number FROM numbers(31)"),
+    "exchange_rates": (
+        "day Date, currency String, rate Decimal(18, 6)",
+        "SELECT toDate('2026-01-01') + number, 'eur', number / 8 FROM numbers(12)",
+    ),
     "country": (
         "code String, name String, people UInt64",
         "VALUES ('de', 'Germany', 84), ('fr', 'France', 68)",
@@ -59,6 +63,22 @@ def examples(
             "port": port,
             "login": APP_USER,
             "password": APP_PASSWORD,
+        },
+    )
+    connected_airflow.add_connection(
+        "clickhouse_independent",
+        {
+            "conn_type": "dpone_clickhouse",
+            "host": host,
+            "port": port,
+            "login": APP_USER,
+            "password": APP_PASSWORD,
+            "extra": {
+                "replicas": {
+                    f"s1/r{node}": f"{endpoint.host}:{endpoint.port}"
+                    for node, endpoint in enumerate(cluster.endpoints, start=1)
+                }
+            },
         },
     )
     connected_airflow.add_connection(
@@ -210,6 +230,15 @@ def test_an_asset_downstream(examples: Bench) -> None:
     assert examples.airflow.wait_run(consumer, run["dag_run_id"], RUN_SECONDS) == "success"
     told = examples.airflow.xcom(consumer, run["dag_run_id"], "what_is_new")
     assert told == [f"80 prices of operation {published['operation_id']}"]
+
+
+def test_on_replicas_that_do_not_replicate(examples: Bench) -> None:
+    """The cluster `independent` is the same servers, told to replicate nothing."""
+    published = refreshed(examples, "refresh_independent_replicas", "exchange_rates")
+    assert published["rows"] == 12
+    assert examples.rows("exchange_rates") == [12, 12]
+    assert len({one["after"]["target"] for one in published["replicas"]}) == 2
+    assert published["artifact"]["rows"] == 12
 
 
 def test_on_kubernetes_but_for_kubernetes(examples: Bench) -> None:

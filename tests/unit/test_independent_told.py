@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from airflow_provider_dpone.evidence.layout import entry_name
@@ -16,6 +19,7 @@ from airflow_provider_dpone.publication.explain_past import explain_unread, with
 from airflow_provider_dpone.publication.explain_stages import stage_shown
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.history import Past
+from airflow_provider_dpone.publication.prune import ClusterNow, TrailFacts, needed
 from airflow_provider_dpone.publication.receipt import IndependentReceipt, publication_receipt
 from airflow_provider_dpone.publication.record import IndependentRecord, Phase, StageState
 from airflow_provider_dpone.publication.stop import Code, Stop
@@ -24,7 +28,9 @@ from airflow_provider_dpone.publication.trail import (
     IndependentLive,
     IndependentStaged,
     dump_entry,
+    json_schemas,
     load_entry,
+    schema_of,
 )
 from airflow_provider_dpone.web.model import LiveFacts, Receipt
 from airflow_provider_dpone.web.status import Status, Tone
@@ -56,6 +62,7 @@ from tests.unit.independent import (
 )
 from tests.unit.page_trails import START, trail
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "evidence"
 OPERATION = locked().operation_id
 STAGED_PHASES = [Phase.LOCKED, Phase.STAGING]
 SHOWS = {
@@ -345,6 +352,23 @@ def test_the_evidence_names_the_table_of_each_replica() -> None:
     for body in bodies:
         written = entry(body)
         assert load_entry(dump_entry(written).encode()) == written
+
+
+def test_a_trail_is_not_deleted_while_the_table_under_the_shared_name_exists() -> None:
+    entries = trail(OPERATION, history(Phase.PREPARED)).entries
+    facts = TrailFacts.of(OPERATION, entries, newer=False)
+    assert ("mart", CANDIDATE) in facts.names
+    now = ClusterNow((), {"mart": frozenset({CANDIDATE})})
+    assert needed(facts, now, before="9") == "a table of it still exists"
+
+
+@pytest.mark.parametrize("kind", ["admission", "staged", "receipt"])
+def test_golden_entries_of_independent_tables_stay_readable_and_are_written_the_same(kind: str) -> None:
+    golden = (GOLDEN / f"external-v1-{kind}.json").read_text().rstrip("\n")
+    [body] = [body for body in history(Phase.COMPLETED) if body.kind == kind]
+    assert load_entry(golden.encode()) == entry(body)
+    assert dump_entry(entry(body)) == golden
+    jsonschema.validate(json.loads(golden), json_schemas()[schema_of(kind)])
 
 
 def test_a_proof_that_was_written_down_is_told_by_each_replicas_own_tables() -> None:
