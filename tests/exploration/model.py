@@ -16,6 +16,7 @@ from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
+    Content,
     ContentDigest,
     Generation,
     Owner,
@@ -276,7 +277,7 @@ class Model:
         world.rows[KEY] = (self.rows[row[0]][0], row[1])
         return replace(world.observe(KEY, list(tables)), sequence=0)
 
-    def content(self, c: Cluster, table: str) -> dict[str, ContentDigest]:
+    def content(self, c: Cluster, table: str) -> dict[str, Content]:
         """Return the content digest of a table on every replica that has it."""
         world = World(self.size)
         for replica, names in zip(world.replicas.values(), c.replicas, strict=True):

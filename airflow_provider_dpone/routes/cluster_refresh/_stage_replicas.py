@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.receipt import StageReceipt
 from airflow_provider_dpone.publication.record import (
     NOT_SEALED,
     STAGE_PHASES,
+    AuthorityRecord,
     IndependentGeneration,
     IndependentRecord,
     IndependentRetained,
@@ -110,14 +111,7 @@ class _Slot:
         with self.lock:
             written = write(self.ports, self.stored, change(self.record))
             if written is None:
-                record = self.record
-                raise Stopped(
-                    Stop(
-                        Code.CAS_CONFLICT,
-                        f"{record.database}.{record.table}: another worker stages this operation, or the slot was "
-                        "taken over. This one has stopped.",
-                    )
-                )
+                raise Stopped(_taken(self.record))
             self.stored = written
 
 
@@ -466,9 +460,18 @@ class _Stage:
         return found
 
     def _observe(self, *names: str) -> Observation:
+        """Look, and stop if the record shows that somebody else has the operation or the slot now.
+
+        A look that shows nothing of it is no proof that they are ours still: every move is. Whoever was taken over
+        only does nothing more in vain, such as reading the source.
+        """
         with self.looking:
             seen = self.ports.catalog.observe([self.site.target.table, *names])
             self.server_time = max(self.server_time, seen.server_time)
+        ours, found = self.slot.stored, seen.record
+        # An older record is one that was read where ours does not show yet.
+        if found is not None and found.version > ours.version and _taken_over(ours.record, found.record):
+            raise Stopped(_taken(self.slot.record))
         return seen
 
     def _of(self, alias: str) -> ReplicaStage:
@@ -565,6 +568,18 @@ class _Stage:
 class _Created:
     engine_full: str
     schema_digest: str
+
+
+def _taken_over(ours: AuthorityRecord, found: AuthorityRecord) -> bool:
+    return (found.phase, found.fence_token) != (ours.phase, ours.fence_token)
+
+
+def _taken(record: IndependentRecord) -> Stop:
+    return Stop(
+        Code.CAS_CONFLICT,
+        f"{record.database}.{record.table}: another worker stages this operation, or the slot was taken over. This one "
+        "has stopped.",
+    )
 
 
 def _staged(record: IndependentRecord) -> Staged:
