@@ -91,27 +91,30 @@ class Connected:
         """How many statements for the whole cluster may have left this process."""
         return self.queue.sent
 
-    @contextmanager
-    def staging(
-        self, refresh: ClusterRefresh, source: Source, load_seconds: float
-    ) -> Iterator[ClusterStaging | ClusterReplicaStaging]:
-        """Return the adapter that builds and loads candidates; its own connections are closed at the end.
+    def staging(self, refresh: ClusterRefresh, source: Source, load_seconds: float) -> ClusterStaging:
+        """Return the adapter that builds and loads candidates.
 
         :param load_seconds: how long a server may be silent during a load.
+        """
+        return ClusterStaging(
+            self.server,
+            self.site.target,
+            refresh,
+            source,
+            self.ports.log,
+            control=self.control,
+            limits=Limits(load=load_seconds),
+        )
+
+    @contextmanager
+    def replica_staging(
+        self, refresh: ClusterRefresh, source: Source, load_seconds: float
+    ) -> Iterator[ClusterReplicaStaging]:
+        """Return the adapter that stages independent replicas; its own connections are closed at the end.
+
+        :param load_seconds: as for :meth:`staging`.
         :raises Stopped: ``BAD_INPUT``: an option can't be used.
         """
-        limits = Limits(load=load_seconds)
-        if refresh.replication_mode == "internal":
-            yield ClusterStaging(
-                self.server,
-                self.site.target,
-                refresh,
-                source,
-                self.ports.log,
-                control=self.control,
-                limits=limits,
-            )
-            return
         with bad_input():
             root = artifact_root()
         staging = ClusterReplicaStaging(
@@ -123,7 +126,7 @@ class Connected:
             lambda inventory: ReplicaConnections(self.server.settings, inventory),
             lambda key: ArtifactStore(root, refresh.cluster, key),
             control=self.control,
-            limits=limits,
+            limits=Limits(load=load_seconds),
         )
         with closing(staging):
             yield staging

@@ -84,6 +84,9 @@ OBSERVE_TIMEOUT: Final = 60.0
 CONTENT_TIMEOUT: Final = 4 * 3600.0
 """How many seconds the content digest of a table may take."""
 
+_ASKED: Final = frozenset({*LOAD_SETTINGS, *DIGEST_SETTINGS})
+_ASKED_SETTINGS: Final = sorted(_ASKED)
+
 NOTHING_LOADED: Final = 2**32 - 1
 """As the moment of its last load: a dictionary that holds no rows which could be old. Used, it asks the table."""
 
@@ -115,6 +118,7 @@ class Catalog:
     fewest_replicas: int = 2
     _inventory: Inventory | None = None
     _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _settings: frozenset[str] = frozenset()
 
     @property
     def inventory(self) -> Inventory:
@@ -189,7 +193,10 @@ class Catalog:
         independent = not any(member.internal_replication for member in self.inventory.members)
         select, settings = content_digest_select, READ_SETTINGS
         if independent:
-            select, settings = canonical_digest_select, {**READ_SETTINGS, **DIGEST_SETTINGS}
+            select = canonical_digest_select
+            # One that a replica doesn't know would be refused there.
+            ours = {name: value for name, value in DIGEST_SETTINGS.items() if name in self._settings}
+            settings = {**READ_SETTINGS, **ours}
         sequence = next_sequence()
         try:
             reply = self.server.read(
@@ -265,7 +272,7 @@ class Catalog:
             section(
                 "settings",
                 {"known": "arrayStringConcat(groupArray(name), ',')"},
-                f"FROM system.settings WHERE name IN ({', '.join(map(string, LOAD_SETTINGS))})",
+                f"FROM system.settings WHERE name IN ({', '.join(map(string, _ASKED_SETTINGS))})",
             ),
             *control_table.structure_sections(self.control),
         ]
@@ -320,6 +327,7 @@ class Catalog:
             # A version that any replica shows is stored in Keeper: the highest is the newest.
             if record is not None and (stored is None or record.version > stored.version):
                 stored = record
+        self._settings = _ASKED.intersection(*(facts.known_settings for facts in replicas.values()))
         if not replicas:
             raise Stopped(Stop(Code.SERVER_UNAVAILABLE, "No replica of the cluster answered."))
         for name in names:
@@ -356,7 +364,7 @@ class Catalog:
             inventory_digest=Inventory(self.target.cluster, members_of(listed)).digest,
             database_engine=database["engine"] if database else None,
             sees_database=answers.one(number, "visible") is not None,
-            load_settings=frozenset(((answers.one(number, "settings") or {}).get("known") or "").split(",")),
+            known_settings=frozenset(((answers.one(number, "settings") or {}).get("known") or "").split(",")),
             tables={
                 fields["name"] or "": _table(
                     fields,

@@ -58,6 +58,7 @@ from airflow_provider_dpone.clickhouse.sql import (
     tokens,
     tuple_of,
     unquote,
+    unused_name,
 )
 
 TEXT_CARRIER: Final = "Nullable(String)"
@@ -597,5 +598,9 @@ def content_digest_expressions(columns: Sequence[str]) -> tuple[str, str, str]:
 
 def content_digest_select(database: str, table: str, columns: Sequence[str]) -> str:
     """One row ``rows, city, xxh3`` for a table on the server that runs it; fit for ``view(...)``."""
-    rows, city, xxh3 = content_digest_expressions(columns)
-    return f"SELECT {rows} AS rows, {city} AS city, {xxh3} AS xxh3 FROM {qualified(database, table)}"
+    expressions = ", ".join(content_digest_expressions(columns))
+    total = identifier(unused_name(columns))
+    named = ", ".join(
+        f"tupleElement({total}, {at}) AS {name}" for at, name in enumerate(("rows", "city", "xxh3"), start=1)
+    )
+    return f"SELECT {named} FROM (SELECT tuple({expressions}) AS {total} FROM {qualified(database, table)})"

@@ -266,7 +266,7 @@ class ClusterReplicaStaging:
         sql = f"SELECT {columns} FROM {self.quoted(stage.name)}"
         try:
             with self._servers[stage.alias].download(
-                sql, format="Native", settings=DIGEST_SETTINGS, timeout=self._limits.load
+                sql, format="Native", settings=_known(planned_of(plan)), timeout=self._limits.load
             ) as download:
                 if download.rows != rows:
                     raise stop_with(
@@ -321,7 +321,7 @@ class ClusterReplicaStaging:
         sql = canonical_digest_select(self._target.database, name, planned.definition.digest_columns)
         try:
             ((rows, digest),) = (
-                self._servers[alias].read(sql, settings=DIGEST_SETTINGS, timeout=self._limits.load).rows
+                self._servers[alias].read(sql, settings=_known(planned), timeout=self._limits.load).rows
             )
         except ServerError as error:
             if error.code == ErrorCode.UNKNOWN_TABLE:
@@ -382,3 +382,8 @@ def _stop_of(future: Future[None]) -> Stopped | None:
             return error
         case error:
             raise error
+
+
+def _known(planned: Planned) -> Mapping[str, str]:
+    """Return the settings of a digest that every replica knows: an unknown one would be refused."""
+    return {name: value for name, value in DIGEST_SETTINGS.items() if name in planned.settings}

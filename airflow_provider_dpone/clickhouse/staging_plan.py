@@ -247,7 +247,7 @@ def check_created(planned: Planned, name: str, uuids: Mapping[str, str], observa
 
 def _known_settings(observation: Observation) -> frozenset[str]:
     """Return the settings of a load that every replica knows."""
-    known = [facts.load_settings for facts in observation.replicas.values()]
+    known = [facts.known_settings for facts in observation.replicas.values()]
     return frozenset.intersection(*known) if known else frozenset()
 
 

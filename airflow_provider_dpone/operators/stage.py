@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
     from airflow_provider_dpone.clickhouse.staging import ClusterStaging
+    from airflow_provider_dpone.composition import Connected
     from airflow_provider_dpone.operators.base import RefreshArgument
     from airflow_provider_dpone.publication.receipt import StageReceipt
+    from airflow_provider_dpone.routes.cluster_refresh import StageRequest, Waits
     from airflow_provider_dpone.sources import Source
+    from airflow_provider_dpone.values import ClusterRefresh
 
 OnBusy = Literal["fail", "wait"]
 """What to do when another operation holds the target."""
@@ -85,13 +88,11 @@ class StageOperator(RefreshOperator):
         :raises AirflowException: what stopped it, what is known, and what is safe next.
         """
         from airflow_provider_dpone import composition, options
-        from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
-        from airflow_provider_dpone.clickhouse.staging import ClusterStaging
         from airflow_provider_dpone.operators import context as task
         from airflow_provider_dpone.operators import metrics, notes
         from airflow_provider_dpone.operators.pointer import leave_pointer
         from airflow_provider_dpone.publication.record import Phase
-        from airflow_provider_dpone.routes.cluster_refresh import StageRequest, stage, stage_replicas
+        from airflow_provider_dpone.routes.cluster_refresh import StageRequest
 
         started = time.monotonic()
         with airflow_outcome():
@@ -112,22 +113,32 @@ class StageOperator(RefreshOperator):
                 retention=int(kept.total_seconds()),
                 refuse_dependents=refresh.on_dependents == "refuse",
             )
-            with (
-                meter.outcomes(metrics.STAGES),
-                self.connected(context, refresh) as connected,
-                connected.staging(refresh, source, load_seconds) as staging,
-            ):
-                self._staging = staging
-                match staging:
-                    case ClusterStaging():
-                        receipt = stage(connected.ports, staging, connected.site, request, waits)
-                    case ClusterReplicaStaging():
-                        receipt = stage_replicas(connected.ports, staging, connected.site, request, waits)
+            with meter.outcomes(metrics.STAGES), self.connected(context, refresh) as connected:
+                receipt = self._staged(connected, refresh, source, load_seconds, request, waits)
             self._receipt = receipt
             meter.staged(receipt, time.monotonic() - started)
             self._say(notes.staged(receipt, time.monotonic() - started))
             leave_pointer(context, receipt.operation_id, Phase.PREPARED)
             return for_xcom(receipt)
+
+    def _staged(
+        self,
+        connected: Connected,
+        refresh: ClusterRefresh,
+        source: Source,
+        load_seconds: float,
+        request: StageRequest,
+        waits: Waits,
+    ) -> StageReceipt:
+        """Run the route of the refresh's mode. What can be killed stands in ``_staging`` meanwhile."""
+        from airflow_provider_dpone.routes.cluster_refresh import stage, stage_replicas
+
+        if refresh.replication_mode == "internal":
+            self._staging = staging = connected.staging(refresh, source, load_seconds)
+            return stage(connected.ports, staging, connected.site, request, waits)
+        with connected.replica_staging(refresh, source, load_seconds) as replicas:
+            self._staging = replicas
+            return stage_replicas(connected.ports, replicas, connected.site, request, waits)
 
     def _rendered_source(self) -> Source:
         from airflow_provider_dpone.sources import Source, source_from

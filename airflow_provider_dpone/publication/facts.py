@@ -95,7 +95,7 @@ class ReplicaFacts:
 
     :ivar server: what tells servers apart: ``serverUUID()``, or name and port where that is nil.
     :ivar user: ``currentUser()`` there; another one means that grants are not the caller's.
-    :ivar load_settings: those of the settings a load may send that this server knows.
+    :ivar known_settings: those of the settings that loads and content digests may send which this server knows.
     :ivar sees_database: this read proves that our user sees the database's tables on this replica,
         so that a table's absence is a fact.
     """
@@ -107,7 +107,7 @@ class ReplicaFacts:
     inventory_digest: str
     database_engine: str | None
     sees_database: bool
-    load_settings: frozenset[str]
+    known_settings: frozenset[str]
     tables: Mapping[str, TableFacts]
     control: ControlFacts
 

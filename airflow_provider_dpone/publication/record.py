@@ -604,6 +604,7 @@ def encode(record: AuthorityRecord, write_id: str) -> Row:
     """Return the row that stores ``record``.
 
     :raises Stopped: ``RECORD_TOO_LARGE``.
+    :raises ValueError: it could not be read back: nothing would end an operation whose record nobody can read.
     """
     body = _payload_adapter().dump_python(_wrapped(record), mode="json")
     payload = canonical_json(body)
@@ -615,6 +616,8 @@ def encode(record: AuthorityRecord, write_id: str) -> Row:
                 f"the bound is {MAX_PAYLOAD_BYTES}.",
             )
         )
+    if _payload_adapter().validate_json(payload).record != record:
+        raise ValueError("a record that would be read back as another one is not stored")
     return Row(
         target_key=record.target_key,
         operation_id=record.operation_id,

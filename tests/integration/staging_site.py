@@ -126,7 +126,7 @@ class Site:
                 inventory_digest=inventory.digest,
                 database_engine="Atomic",
                 sees_database=True,
-                load_settings=frozenset(LOAD_SETTINGS) & self._settings(node),
+                known_settings=frozenset(LOAD_SETTINGS) & self._settings(node),
                 tables={name: facts for name in tables if (facts := self._table(name, node)) is not None},
                 control=ControlFacts(None, None, None, None),
             )

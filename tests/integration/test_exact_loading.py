@@ -585,6 +585,16 @@ def test_content_digests_are_equal_only_for_equal_rows(server: Server) -> None:
     assert one[0][0] == third[0][0] == "2"
 
 
+def test_a_digest_has_no_name_that_hides_a_column(server: Server) -> None:
+    names = ["rows", "city", "xxh3", "total"]
+    table = server.table(", ".join(f"{name} UInt8" for name in names))
+    server.run(f"INSERT INTO {table} VALUES (1, 2, 3, 4)")
+    named = server.rows(content_digest_select(server.database, "t", names))
+    server.table("a UInt8, b UInt8, c UInt8, d UInt8")
+    server.run(f"INSERT INTO {table} VALUES (1, 2, 3, 4)")
+    assert named == server.rows(content_digest_select(server.database, "t", ["a", "b", "c", "d"]))
+
+
 def test_an_empty_table_has_a_content_digest(server: Server) -> None:
     server.table("x UInt8")
     assert server.rows(content_digest_select(server.database, "t", ["x"])) == [["0", "0", "0"]]

@@ -37,6 +37,7 @@ UNIT_FILES = (
     "queue",
     "receipt",
     "record",
+    "replica_stages",
     "permit",
 )
 MUTANT_SEEDS = 1_000
@@ -107,18 +108,26 @@ MOST_STATES = 1_000_000
 
 def faults() -> int:
     """Try each fault at each call of a calm history; return how many were tried."""
-    counts: Counter[tuple[str, str, int, str]] = Counter()
-    for replicas in (2, 3):
+    counts: Counter[tuple[str, str, str, int, str]] = Counter()
+    for tables, replicas in (("replicated", 2), ("replicated", 3), ("independent", 2), ("independent", 3)):
+        independent = tables == "independent"
         calm = Calm()
-        History(calm, replicas=replicas).run()
+        History(calm, replicas=replicas, independent=independent).run()
         for number, point in enumerate(calm.points):
             for fault in Fault:
-                history = History(Calm({number: fault}), replicas=replicas)
+                history = History(Calm({number: fault}), replicas=replicas, independent=independent)
                 history.run()
-                counts[point, fault.value, replicas, outcome(history)] += 1
+                counts[tables, point, fault.value, replicas, outcome(history)] += 1
     rows = [
-        {"point": point, "fault": fault, "replicas": replicas, "class": end, "count": count}
-        for (point, fault, replicas, end), count in sorted(counts.items())
+        {
+            "tables": tables,
+            "point": point,
+            "fault": fault,
+            "replicas": replicas,
+            "class": end,
+            "count": count,
+        }
+        for (tables, point, fault, replicas, end), count in sorted(counts.items())
     ]
     write("faults", rows)
     return sum(counts.values())
@@ -157,6 +166,7 @@ def histories(count: int, *, fresh: bool) -> int:
             ends.update(seen)
             progress.update(
                 done=sorted(done),
+                independent=len(done) * CHUNK // 2,
                 ends=dict(ends),
                 seconds=round(before + time.monotonic() - started, 1),
                 cpu_seconds=round(progress["cpu_seconds"] + cpu, 1),

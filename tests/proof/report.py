@@ -139,13 +139,12 @@ def _exploration(found: Any) -> str:
 def _faults(found: Any) -> str:
     if found is None:
         return NOT_RUN
-    rows: dict[tuple[str, str, int], Counter[str]] = {}
+    rows: dict[tuple[str, str, str, int], Counter[str]] = {}
     for one in found:
-        rows.setdefault((one["point"], one["fault"], one["replicas"]), Counter())[one["class"]] += one[
-            "count"
-        ]
+        key = (one.get("tables", "replicated"), one["point"], one["fault"], one["replicas"])
+        rows.setdefault(key, Counter())[one["class"]] += one["count"]
     return _table(
-        ("call", "fault", "replicas", "ends"),
+        ("tables", "call", "fault", "replicas", "ends"),
         ((*key, "; ".join(f"{end}: {n}" for end, n in sorted(ends.items()))) for key, ends in rows.items()),
     )
 
@@ -155,7 +154,8 @@ def _histories(found: Any) -> str:
         return NOT_RUN
     each = 1000 * found["cpu_seconds"] / found["count"]
     rows = sorted(found["ends"].items(), key=lambda item: -item[1])
-    return f"{found['count']:,} histories passed, {each:.1f} ms of processor time each.\n\n" + _table(
+    kinds = f" ({found['independent']:,} of independent tables)" if "independent" in found else ""
+    return f"{found['count']:,} histories passed{kinds}, {each:.1f} ms of processor time each.\n\n" + _table(
         ("ends", "histories"), ((end, f"{count:,}") for end, count in rows)
     )
 

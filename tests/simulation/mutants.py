@@ -12,26 +12,34 @@ from airflow_provider_dpone.clickhouse import authority
 from airflow_provider_dpone.publication import classify, decide, decide_cleanup, transitions
 from airflow_provider_dpone.publication import decide_resolve as resolve_step
 from airflow_provider_dpone.publication import queue as queue_rules
+from airflow_provider_dpone.publication import replica_stages as stages
 from airflow_provider_dpone.publication.admission import Slot
+from airflow_provider_dpone.publication.canonical import sha256_hex
+from airflow_provider_dpone.publication.identity import candidate_name
 from airflow_provider_dpone.publication.queue import NotSeen, Running, Terminal, Unreadable
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     Dispatch,
     HostReceipt,
     Phase,
+    ReplicaStage,
+    StageState,
+    independent_generation,
 )
 from airflow_provider_dpone.publication.statement import Drop
-from airflow_provider_dpone.publication.stop import Code, Stopped
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.cluster_refresh import _cleanup as cleanup
 from airflow_provider_dpone.routes.cluster_refresh import _common as common
 from airflow_provider_dpone.routes.cluster_refresh import _evidence as evidence
 from airflow_provider_dpone.routes.cluster_refresh import _publish as publish
 from airflow_provider_dpone.routes.cluster_refresh import _resolve as resolve
 from airflow_provider_dpone.routes.cluster_refresh import _stage as stage
+from airflow_provider_dpone.routes.cluster_refresh import _stage_replicas as replicas
 from airflow_provider_dpone.routes.ports import Claimed, Conflict, OutcomeUnknown
 from tests.simulation import authority as replies
 from tests.simulation import ports as sim
 from tests.simulation import run
+from tests.simulation.replica_staging import SimReplicaStaging
 
 Mutant = Callable[[], Any]
 
@@ -507,6 +515,288 @@ def look_again_between_permit_and_send() -> Iterator[None]:
         yield
 
 
+# Independent replicas, each staged by itself.
+
+
+@contextmanager
+def append_to_an_ambiguous_attempt() -> Iterator[None]:
+    """What an earlier try left is loaded again, instead of being left behind."""
+
+    def verify(self: Any, alias: str) -> bool:
+        stage, artifact = self._of(alias), self.slot.record.artifact
+        self.staging.settle(stage)
+        if not self._holds_content(stage):
+            self.staging.load(self.plan, stage, artifact, target_key=self.slot.record.target_key)
+        self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
+        return True
+
+    with mock.patch.object(replicas._Stage, "_verify", verify):
+        yield
+
+
+@contextmanager
+def read_the_source_before_the_lock() -> Iterator[None]:
+    """The source is read first, so that the target is not held so long."""
+    real = replicas._Stage._locked
+
+    def locked(self: Any) -> Any:
+        self.staging.extract(self.plan, self._attempt(self.admitted.observation.inventory.aliases[0]))
+        return real(self)
+
+    with mock.patch.object(replicas._Stage, "_locked", locked):
+        yield
+
+
+@contextmanager
+def adopt_without_comparing_the_content() -> Iterator[None]:
+    """The table that an earlier try left is taken for loaded: its name and UUID are right."""
+
+    def verify(self: Any, alias: str) -> bool:
+        self.staging.settle(self._of(alias))
+        self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
+        return True
+
+    with mock.patch.object(replicas._Stage, "_verify", verify):
+        yield
+
+
+@contextmanager
+def trust_an_acknowledged_load() -> Iterator[None]:
+    """A load that the server acknowledged is not compared with what was sealed."""
+    real = replicas._Stage._build
+
+    def build(self: Any, alias: str) -> None:
+        with mock.patch.object(replicas._Stage, "_holds_content", return_value=True):
+            real(self, alias)
+
+    with mock.patch.object(replicas._Stage, "_build", build):
+        yield
+
+
+@contextmanager
+def rename_before_it_is_claimed() -> Iterator[None]:
+    """A table that was proven gets its name at once; the record follows."""
+    real = replicas._Slot.move
+
+    def move(self: Any, change: Any) -> None:
+        changed = change(self.record)
+        for alias in self.record.replicas:
+            before, after = self.record.stage_of(alias), changed.stage_of(alias)
+            verified = after is not None and after.state is StageState.VERIFIED
+            if verified and before is not None and before.state is StageState.CLAIMED:
+                staging_of[id(self.ports)].promote(before, self.record.candidate)
+        real(self, change)
+
+    staging_of: dict[int, Any] = {}
+    real_run = replicas._Stage.run
+
+    def run_stage(self: Any) -> Any:
+        staging_of[id(self.ports)] = self.staging
+        return real_run(self)
+
+    with (
+        mock.patch.object(replicas._Slot, "move", move),
+        mock.patch.object(replicas._Stage, "run", run_stage),
+    ):
+        yield
+
+
+@contextmanager
+def use_private_names_again() -> Iterator[None]:
+    """An attempt on a replica has the replica's name, whichever try it is of."""
+
+    def attempt(self: Any, alias: str) -> Any:
+        attempt_id = sha256_hex(f"{self.admitted.operation_id} {alias}")[:16]
+        name = candidate_name(self.site.target.table, attempt_id)
+        return ReplicaStage(alias, attempt_id, name, self.ports.random.uuid(), StageState.CLAIMED)
+
+    with mock.patch.object(replicas._Stage, "_attempt", attempt):
+        yield
+
+
+@contextmanager
+def ready_without_looking() -> Iterator[None]:
+    """Once its rename was sent a replica is ready, and what is ready is not looked at again."""
+    real_decide, real_look = stages.decide_replica, replicas._Stage._look
+    real_promote = SimReplicaStaging.promote
+    sent: set[str] = set()
+
+    def decided(record: Any, alias: str, seen: Any) -> Any:
+        stage = record.stage_of(alias)
+        if stage is not None and stage.state is StageState.READY:
+            return stages.Ready()
+        return real_decide(record, alias, seen)
+
+    def look(self: Any, alias: str) -> Any:
+        stage = self._of(alias)
+        return stages.SeenReplica(None, stage.uuid) if stage.uuid in sent else real_look(self, alias)
+
+    def promote(self: Any, stage: Any, candidate: str) -> None:
+        real_promote(self, stage, candidate)
+        sent.add(stage.uuid)
+
+    with (
+        mock.patch.object(stages, "decide_replica", decided),
+        mock.patch.object(replicas._Stage, "_look", look),
+        mock.patch.object(SimReplicaStaging, "promote", promote),
+        mock.patch.object(replicas, "incomplete", return_value=None),
+        mock.patch.object(SimReplicaStaging, "check_created"),
+    ):
+        yield
+
+
+@contextmanager
+def prepare_with_a_replica_missing() -> Iterator[None]:
+    """All replicas but the last one are enough; that one will follow."""
+    real_load = replicas._Stage._load
+
+    def load(self: Any) -> None:
+        try:
+            real_load(self)
+        except Stopped:
+            ready = [s for s in self.slot.record.stages if s.state is StageState.READY]
+            if len(ready) < len(self.slot.record.replicas) - 1:
+                raise
+
+    def prepared(record: Any, *, live_rows: Any, now: int) -> Any:
+        tables = {stage.alias: stage.uuid for stage in record.stages if stage.state is StageState.READY}
+        before = record.desired
+        held = independent_generation(before.engine_full, before.schema_digest, tables)
+        return record.moved(
+            phase=Phase.PREPARED, desired=held, stages=(), live_rows=live_rows, prepared_at=now
+        )
+
+    with (
+        mock.patch.object(replicas._Stage, "_load", load),
+        mock.patch.object(stages, "prepared", prepared),
+        mock.patch.object(replicas, "incomplete", return_value=None),
+        mock.patch.object(SimReplicaStaging, "check_created"),
+    ):
+        yield
+
+
+@contextmanager
+def move_whatever_the_record_is_now() -> Iterator[None]:
+    """A worker whose write is refused reads the record again and moves it on from there: the operation is the same."""
+    real = replicas._Slot.move
+
+    def move(self: Any, change: Any) -> None:
+        try:
+            real(self, change)
+        except Stopped as stopped:
+            if stopped.stop.code is not Code.CAS_CONFLICT:
+                raise
+            again(self, change)
+
+    def again(self: Any, change: Any) -> None:
+        found = self.ports.catalog.observe([self.record.table]).record
+        if found is not None and found.record.operation_id == self.record.operation_id:
+            self.stored = found
+        try:
+            real(self, change)
+        except ValueError:
+            # Its own move does not fit any more.
+            raise Stopped(Stop(Code.CAS_CONFLICT, "another worker was faster")) from None
+
+    with mock.patch.object(replicas._Slot, "move", move):
+        yield
+
+
+@contextmanager
+def drop_the_attempt_when_its_load_failed() -> Iterator[None]:
+    """An attempt that stopped is dropped at once, whether or not its load has ended."""
+    real = replicas._Stage._build
+
+    def build(self: Any, alias: str) -> None:
+        try:
+            real(self, alias)
+        except Stopped:
+            if (stage := self.slot.record.stage_of(alias)) is not None:
+                self.staging.drop(stage)
+            raise
+
+    with mock.patch.object(replicas._Stage, "_build", build):
+        yield
+
+
+@contextmanager
+def load_the_newest_artifact() -> Iterator[None]:
+    """A replica is loaded with whatever was sealed last for the target."""
+    real = SimReplicaStaging.load
+
+    def load(self: Any, plan: Any, stage: Any, artifact: Any, *, target_key: str) -> None:
+        sha256, newest = list(self.world.artifacts.items())[-1] if self.world.artifacts else ("", None)
+        if newest is not None:
+            artifact = replace(artifact, sha256=sha256, rows=newest.rows, bytes=newest.rows)
+        real(self, plan, stage, artifact, target_key=target_key)
+
+    with (
+        mock.patch.object(SimReplicaStaging, "load", load),
+        mock.patch.object(SimReplicaStaging, "sweep"),
+    ):
+        yield
+
+
+@contextmanager
+def bind_without_comparing_the_live_tables() -> Iterator[None]:
+    """One replica's live table stands for all: they were equal once."""
+
+    def baseline(self: Any) -> Any:
+        if self.slot.record.predecessor is None:
+            return None
+        return self.staging.content(self.slot.record.table, self.slot.record.replicas[-1])
+
+    with mock.patch.object(replicas._Stage, "_baseline", baseline):
+        yield
+
+
+@contextmanager
+def leave_a_proven_attempt_behind() -> Iterator[None]:
+    """A retry builds anew what an earlier try had proven, though the rename of that may be on its way."""
+    real = replicas._Stage._replica
+
+    def replica(self: Any, alias: str) -> None:
+        stage = self.slot.record.stage_of(alias)
+        if stage is not None and stage.state is StageState.VERIFIED:
+            self._build(alias)
+        real(self, alias)
+
+    with mock.patch.object(replicas._Stage, "_replica", replica):
+        yield
+
+
+@contextmanager
+def forget_what_an_attempt_left() -> Iterator[None]:
+    """Another attempt takes the place of an earlier one, which is not listed."""
+    with mock.patch.object(stages, "_left_behind", lambda record, stage, now: record.retained):
+        yield
+
+
+@contextmanager
+def take_a_name_for_the_proven_table() -> Iterator[None]:
+    """Whatever has the candidate's name is the candidate."""
+    real = stages.decide_replica
+
+    def decided(record: Any, alias: str, seen: Any) -> Any:
+        stage = record.stage_of(alias)
+        if stage is not None and seen is not None and seen.candidate is not None:
+            return stages.Ready() if stage.state is StageState.READY else stages.MarkReady()
+        return real(record, alias, seen)
+
+    def left_behind(self: Any, alias: str) -> None:
+        stage = self.slot.record.stage_of(alias)
+        if stage is not None and stage.state is StageState.VERIFIED:
+            self._build(alias)
+        real_replica(self, alias)
+
+    real_replica = replicas._Stage._replica
+    with (
+        mock.patch.object(stages, "decide_replica", decided),
+        mock.patch.object(replicas._Stage, "_replica", left_behind),
+    ):
+        yield
+
+
 UNSEEN_BY_SIMULATION = frozenset(
     {
         "take_the_newest_of_two_entries",
@@ -556,5 +846,20 @@ MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
         treat_a_null_code_as_zero,
         catalogs_of_an_unended_entry_count,
         trust_what_the_trigger_saw,
+        append_to_an_ambiguous_attempt,
+        read_the_source_before_the_lock,
+        adopt_without_comparing_the_content,
+        trust_an_acknowledged_load,
+        rename_before_it_is_claimed,
+        use_private_names_again,
+        ready_without_looking,
+        prepare_with_a_replica_missing,
+        move_whatever_the_record_is_now,
+        drop_the_attempt_when_its_load_failed,
+        load_the_newest_artifact,
+        bind_without_comparing_the_live_tables,
+        leave_a_proven_attempt_behind,
+        forget_what_an_attempt_left,
+        take_a_name_for_the_proven_table,
     )
 }

@@ -105,6 +105,8 @@ class Worker:
     dead: bool = False
     unwritten: set[str] = field(default_factory=set)
     """Kinds of entries that the trail refused."""
+    saw: StoredRecord | None = None
+    """The record as it looked last."""
     since_permit: list[str] | None = None
     """The calls since a permit was claimed and verified."""
 
@@ -137,6 +139,7 @@ class Worker:
         if fault in (Fault.REFUSED, Fault.LOST, Fault.UNSENT, Fault.LATE):
             raise _unavailable("observe")
         seen = self.world.observe(KEY, list(tables))
+        self.saw = seen.record
         self.after(fault)
         return seen
 

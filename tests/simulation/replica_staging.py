@@ -18,7 +18,7 @@ from airflow_provider_dpone.publication.record import IndependentRecord, Phase, 
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import Loaded, StagePlan
 from tests.simulation import world as simulated
-from tests.simulation.ports import Fault, Worker
+from tests.simulation.ports import Fault, Worker, void
 from tests.simulation.world import World, decoded
 
 
@@ -70,10 +70,10 @@ class SimReplicaStaging:
             raise _stopped(Code.CANDIDATE_DIFFERS, "the attempt's table")
 
     def extract(self, plan: StagePlan, stage: ReplicaStage) -> Loaded:
-        if not any(
-            record.phase is Phase.LOCKED and record.extract is not None and record.extract.uuid == stage.uuid
-            for record in self._records()
-        ):
+        # Nothing can be newer than the last look: whoever waits long before the call has to be forgiven.
+        saw = self.worker.saw.record if self.worker.saw is not None else None
+        extract = saw.extract if isinstance(saw, IndependentRecord) and saw.phase is Phase.LOCKED else None
+        if extract is None or extract.uuid != stage.uuid:
             self._broken("the source was read, and its operation had not locked the target")
         number = len(self.world.read)
         rows, content = self.rows + number, f"{self.content_name}.{number}"
@@ -240,7 +240,7 @@ class SimReplicaStaging:
             case Fault.UNSENT:
                 return None
             case Fault.LATE:
-                self.world.late.append(lambda: _if_up(replica, act))
+                self.world.late.append(lambda: void(act() if replica.up else None))
                 return None
             case Fault.LOST:
                 return (lost or act)()
@@ -273,8 +273,3 @@ def _attempts(record: IndependentRecord) -> set[str]:
 
 def _stopped(code: Code, what: str) -> Stopped:
     return Stopped(Stop(code, f"{what}: no answer, or a refusal"))
-
-
-def _if_up(replica: simulated.Replica, act: Callable[[], object]) -> None:
-    if replica.up:
-        act()

@@ -457,6 +457,15 @@ class History:
             raise Broken(f"no way out of {stored.record.phase}: {[s.code for s in self.operator_stops]}")
         self.world.work_all()
         self._judge_applied()
+        self._judge_leftovers()
+
+    def _judge_leftovers(self) -> None:
+        """Nothing of ours is left that only a person could tell apart from what is needed."""
+        if not self.independent or self.strangers:
+            return
+        for one in leftovers(self.world, self.trail):
+            if one.why not in (Why.LEFT, Why.DUE):
+                raise Broken(f"{one.name} is left on {', '.join(one.uuids)}: {one.why}")
 
     def _repair_by_hand(self) -> None:
         stored = self.world.stored(KEY)

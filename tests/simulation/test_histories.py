@@ -27,10 +27,14 @@ def swaps(history: History) -> int:
     return sum(token.split(":")[2] == "publish" for token, _ in history.world.sent)
 
 
+KINDS = pytest.mark.parametrize("independent", [False, True], ids=["replicated", "independent"])
+
+
+@KINDS
 @pytest.mark.parametrize("first", [False, True], ids=["exchange", "rename"])
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_without_faults_two_runs_publish_and_clean_up(replicas: int, first: bool) -> None:
-    history = History(Calm(), replicas=replicas, first=first)
+def test_without_faults_two_runs_publish_and_clean_up(replicas: int, first: bool, independent: bool) -> None:
+    history = History(Calm(), replicas=replicas, first=first, independent=independent)
     history.run()
     stored = history.world.stored(KEY)
     assert stored is not None
@@ -38,17 +42,20 @@ def test_without_faults_two_runs_publish_and_clean_up(replicas: int, first: bool
     assert swaps(history) == 2
     for replica in history.world.replicas.values():
         assert set(replica.tables) == {"orders"}
-        assert replica.tables["orders"].content == "new1"
+        assert replica.tables["orders"].content == ("new1.1" if independent else "new1")
+    assert not history.world.artifacts
+    assert len(history.world.read) == (2 if independent else 0)
 
 
-def test_every_single_fault_at_every_call() -> None:
+@KINDS
+def test_every_single_fault_at_every_call(independent: bool) -> None:
     calm = Calm()
-    History(calm, first=False).run()
+    History(calm, independent=independent).run()
     ends: Counter[str] = Counter()
     for number in range(len(calm.points)):
         for fault in Fault:
             chooser = Calm({number: fault})
-            history = History(chooser)
+            history = History(chooser, independent=independent)
             try:
                 history.run()
             except Broken as broken:
@@ -90,6 +97,7 @@ def directed() -> Iterator[History]:
         yield History(Calm(disturbances={number: crash("s1/r2")}), operations=1)
     for operations in (1, 2):
         yield History(Calm(twins=True), operations=operations)
+        yield History(Calm(twins=True), operations=operations, independent=True)
     # A trigger saw success, a replica swapped back, and the queue forgot before a worker woke: rare by chance.
     yield from map(seeded, (4085, 5725, 7011, 7471))
 

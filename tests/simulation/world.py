@@ -361,7 +361,7 @@ class World:
             inventory_digest=self.inventory.digest,
             database_engine="Atomic",
             sees_database=True,
-            load_settings=frozenset(),
+            known_settings=frozenset(),
             tables={name: self._table_facts(table) for name in tables if (table := replica.tables.get(name))},
             control=ControlFacts(
                 CONTROL,

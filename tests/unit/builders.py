@@ -330,7 +330,7 @@ def replica_facts(
         inventory_digest=members.digest,
         database_engine="Atomic",
         sees_database=True,
-        load_settings=frozenset(),
+        known_settings=frozenset(),
         tables={name: t for name, t in tables.items() if t is not None},
         control=ControlFacts(CONTROL, AUTHORITY, of.write_id if of else None, of.version if of else None),
     )

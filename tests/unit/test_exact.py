@@ -241,7 +241,7 @@ def test_a_digest_wraps_its_columns_in_a_tuple() -> None:
         "sum(toUInt128(cityHash64(tuple(`a`))))",
         "sum(toUInt128(xxh3(tuple(`a`))))",
     )
-    assert content_digest_select("d", "t", ["a"]).endswith(" FROM `d`.`t`")
+    assert content_digest_select("d", "t", ["a"]).endswith(" AS `total` FROM `d`.`t`)")
 
 
 def test_a_digest_over_no_column_is_refused() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dpone.publication.canonical import canonical_json, sha256_hex
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.record import (
     INDEPENDENT_SCHEMA,
     MAX_SETTLED,
@@ -171,3 +172,17 @@ def test_the_published_schema_is_the_one_in_the_docs(schema: str) -> None:
     name = schema.removeprefix("dpone.clickhouse.")
     docs = Path(__file__).parents[2] / "docs" / "schemas" / f"{name}.json"
     assert json.loads(docs.read_text()) == json_schemas()[schema]
+
+
+def test_a_record_that_could_not_be_read_back_is_not_stored() -> None:
+    """Nothing would end its operation: every command reads the record first."""
+    unreadable = independent_in_phase(Phase.LOCKED).moved(content=CanonicalDigest(0, ""))
+    with pytest.raises(ValueError, match="sha256"):
+        encode(unreadable, "w")
+
+
+def test_a_kept_table_of_the_other_kind_is_not_stored() -> None:
+    """Its tables would be lost: what was left of it has the UUID of no table."""
+    item = independent_in_phase(Phase.COMPLETED_RETAINING).retained[0]
+    with pytest.raises(ValueError, match="another one"):
+        encode(record().moved(retained=(item,)), "w")

@@ -117,14 +117,7 @@ class _Slot:
                 stages.require_way_out(changed)
             written = write(self.ports, self.stored, changed)
             if written is None:
-                record = self.record
-                raise Stopped(
-                    Stop(
-                        Code.CAS_CONFLICT,
-                        f"{record.database}.{record.table}: another worker stages this operation, or the slot was "
-                        "taken over. This one has stopped.",
-                    )
-                )
+                raise Stopped(_taken(self.record))
             self.stored = written
 
 
@@ -558,9 +551,18 @@ class _Stage:
         return found
 
     def _observe(self, *names: str) -> Observation:
+        """Look, and stop if the record shows that somebody else has the operation or the slot now.
+
+        A look that shows nothing of it is no proof that they are ours still: every move is. Whoever was taken over
+        only does nothing more in vain, such as reading the source.
+        """
         with self.looking:
             seen = self.ports.catalog.observe([self.site.target.table, *names])
             self.server_time = max(self.server_time, seen.server_time)
+        ours, found = self.slot.stored, seen.record
+        # An older record is one that was read where ours does not show yet.
+        if found is not None and found.version > ours.version and _taken_over(ours.record, found.record):
+            raise Stopped(_taken(self.slot.record))
         return seen
 
     def _is_proven(self, alias: str) -> bool:
@@ -718,3 +720,15 @@ def _answers_alike(stop: Stop) -> bool:
 class _Created:
     engine_full: str
     schema_digest: str
+
+
+def _taken_over(ours: AuthorityRecord, found: AuthorityRecord) -> bool:
+    return (found.phase, found.fence_token) != (ours.phase, ours.fence_token)
+
+
+def _taken(record: IndependentRecord) -> Stop:
+    return Stop(
+        Code.CAS_CONFLICT,
+        f"{record.database}.{record.table}: another worker stages this operation, or the slot was taken over. This one "
+        "has stopped.",
+    )
