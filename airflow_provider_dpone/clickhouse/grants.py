@@ -400,7 +400,9 @@ def _reads(held: HeldGrant, source: str) -> bool:
 def _creates(held: HeldGrant, engine: str) -> bool:
     if held.revoked or "TABLE ENGINE" not in _with_members(held.privilege):
         return False
-    return held.database.covers(engine) if held.table is None else held.covers(held.privilege, "", "")
+    if held.table is None:
+        return held.database.covers(engine)
+    return held.table == held.database == _Pattern("", open_end=True)
 
 
 @cache
