@@ -422,7 +422,7 @@ class _Stage:
         if before.alias not in self.admitted.observation.replicas:
             return
         try:
-            facts = self._observe(before.name).replicas.get(before.alias)
+            facts = self._observe_ours(before.name).replicas.get(before.alias)
             table = facts.tables.get(before.name) if facts else None
             if table is not None and table.uuid == before.uuid:
                 self.staging.settle(before)
@@ -535,7 +535,7 @@ class _Stage:
 
     def _created(self, stage: ReplicaStage) -> _Created:
         """Look at the table that was created, and compare it with the plan."""
-        seen = self._observe(stage.name)
+        seen = self._observe_ours(stage.name)
         if stage.alias not in seen.replicas:
             require_all_read(seen)
         self.staging.check_created(self.plan, stage, stage.name, seen)
@@ -544,21 +544,25 @@ class _Stage:
 
     def _look(self, alias: str) -> stages.SeenReplica:
         stage = self._of(alias)
-        seen = self._observe(stage.name, self.slot.record.candidate)
+        seen = self._observe_ours(stage.name, self.slot.record.candidate)
         found = stages.see_replica(self.slot.record, alias, seen)
         if isinstance(found, Stop):
             raise Stopped(found)
         return found
 
     def _observe(self, *names: str) -> Observation:
+        with self.looking:
+            seen = self.ports.catalog.observe([self.site.target.table, *names])
+            self.server_time = max(self.server_time, seen.server_time)
+        return seen
+
+    def _observe_ours(self, *names: str) -> Observation:
         """Look, and stop if the record shows that somebody else has the operation or the slot now.
 
         A look that shows nothing of it is no proof that they are ours still: every move is. Whoever was taken over
         only does nothing more in vain, such as reading the source.
         """
-        with self.looking:
-            seen = self.ports.catalog.observe([self.site.target.table, *names])
-            self.server_time = max(self.server_time, seen.server_time)
+        seen = self._observe(*names)
         ours, found = self.slot.stored, seen.record
         # An older record is one that was read where ours does not show yet.
         if found is not None and found.version > ours.version and _taken_over(ours.record, found.record):
