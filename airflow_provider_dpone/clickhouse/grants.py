@@ -88,6 +88,15 @@ READ_ON_FILE: Final = RequiredGrant(
 """Releases from about 26.9 want it for table functions that make rows out of nothing. Older ones don't."""
 
 
+ENGINE_OF_ITS_OWN: Final = RequiredGrant(
+    "TABLE ENGINE",
+    "MergeTree",
+    "create a table on a replica; a server may be configured to ask for it",
+    configurable=True,
+)
+"""Seen where a table is created on one replica directly. Whoever creates it on the whole cluster was never asked."""
+
+
 def required_grants(
     target: Target,
     control: ControlTable | None = None,
@@ -135,6 +144,7 @@ def required_grants(
         on_target("INSERT", f"load the candidate; {swap}"),
         on_target("CREATE TABLE", f"create the candidate; {swap}"),
         on_target("DROP TABLE", f"drop candidates and predecessors; {swap}"),
+        *((ENGINE_OF_ITS_OWN,) if independent else ()),
         *((READ_ON_FILE,) if table_functions else ()),
     )
 
@@ -147,7 +157,9 @@ def needed_directly(grants: Iterable[RequiredGrant], database: str) -> tuple[Req
     return tuple(
         grant
         for grant in grants
-        if grant.database == database or grant.names == ("processes",) or grant == READ_ON_FILE
+        if grant.database == database
+        or grant.names == ("processes",)
+        or grant in (ENGINE_OF_ITS_OWN, READ_ON_FILE)
     )
 
 
@@ -362,6 +374,8 @@ def _check_grant(server: Server, grant: str) -> bool:
 def _is_held(grant: RequiredGrant, held: Sequence[HeldGrant]) -> bool:
     if grant == READ_ON_FILE:
         return any(_reads(h, "FILE") for h in held)
+    if grant == ENGINE_OF_ITS_OWN:
+        return any(_creates(h, grant.scope) for h in held)
     if grant.privilege == "REMOTE" and any(_reads(h, "REMOTE") for h in held):
         return True
     if grant.privilege == "CREATE TEMPORARY TABLE" and any(
@@ -381,6 +395,12 @@ def _reads(held: HeldGrant, source: str) -> bool:
     return (
         not held.revoked and held.privilege == "READ" and held.table is None and held.database.covers(source)
     )
+
+
+def _creates(held: HeldGrant, engine: str) -> bool:
+    if held.revoked or "TABLE ENGINE" not in _with_members(held.privilege):
+        return False
+    return held.database.covers(engine) if held.table is None else held.covers(held.privilege, "", "")
 
 
 @cache
@@ -405,6 +425,7 @@ _ALL: Final = frozenset(
         "SHOW TABLES",
         "SHOW",
         "READ",
+        "TABLE ENGINE",
     }
 )
 

@@ -73,6 +73,7 @@ class LostControlTable:
             unfinished=unfinished,
             elsewhere=self._elsewhere(),
             evidence=self.evidence,
+            independent=before.inventory.independent,
         )
 
     def park(self, database: str, name: str) -> None:

@@ -160,7 +160,7 @@ class Observation:
     @property
     def independent(self) -> bool:
         """Tell whether the replicas' tables are independent of each other: nothing copies rows between them."""
-        return not any(member.internal_replication for member in self.inventory.members)
+        return self.inventory.independent
 
     def generation(self, name: str) -> Generation | None:
         """Return what the replicas that were read show under a name; ``None`` if none of them has it.

@@ -40,6 +40,11 @@ class Inventory:
         return tuple(member.alias for member in self.members)
 
     @property
+    def independent(self) -> bool:
+        """Tell whether the cluster is one whose tables nothing copies from one replica to another."""
+        return not any(member.internal_replication for member in self.members)
+
+    @property
     def digest(self) -> str:
         """The fence on membership. Resolved IP addresses are not in it: a restarted pod keeps its place."""
         return _digest(self)

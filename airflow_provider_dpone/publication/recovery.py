@@ -31,6 +31,7 @@ class Survey:
     :ivar unfinished: those that a host has not finished, in words.
     :ivar elsewhere: authority ids of other control tables, whose tables are not touched.
     :ivar evidence: the evidence has records of this cluster.
+    :ivar independent: nothing copies rows between the replicas, so that each has a table of its own under a name.
     """
 
     cluster: str
@@ -42,6 +43,7 @@ class Survey:
     unfinished: tuple[str, ...]
     elsewhere: frozenset[str]
     evidence: bool
+    independent: bool = False
 
     def as_json(self) -> dict[str, Json]:
         """Return what was found as a JSON object, for the evidence and for people."""
@@ -92,7 +94,7 @@ def plan_recovery(survey: Survey) -> RecoveryPlan | Stop:
     live = {(t.database, t.name) for t in ours if candidate_parts(t.name) is None}
     targets = live | {(d, target) for d, name in waiting if (target := only_target(name)) is not None}
     uneven = [key for key in sorted(targets) if not _same_everywhere(survey, key)]
-    uneven += [key for key in waiting if len({*survey.uuids.get(key, {}).values()}) > 1]
+    uneven += [key for key in waiting if not _one_table(survey, key)]
     if uneven:
         return Stop(
             Code.TARGET_NOT_UNIFORM,
@@ -145,7 +147,19 @@ def _may_be_named(name: str) -> bool:
 
 def _same_everywhere(survey: Survey, key: tuple[str, str]) -> bool:
     found = survey.uuids.get(key, {})
-    return not found or (len({*found.values()}) == 1 and set(found) == set(survey.replicas))
+    return not found or (_one_table(survey, key) and set(found) == set(survey.replicas))
+
+
+def _one_table(survey: Survey, key: tuple[str, str]) -> bool:
+    """Tell whether the replicas that have something under a name have the same there.
+
+    Independent tables are the same if one operation made them: their marks say which.
+    """
+    found = survey.uuids.get(key, {})
+    if not survey.independent:
+        return len({*found.values()}) <= 1
+    made_by = {t.alias: t.operation_id for t in survey.tables if (t.database, t.name) == key}
+    return len({made_by.get(alias) for alias in found}) <= 1
 
 
 def _refused(survey: Survey, why: str, next_action: str, facts: Mapping[str, Json] | None = None) -> Stop:

@@ -13,17 +13,20 @@ import pytest
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.cli import commands, holds, ways
+from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE, Grants, required_grants
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.record import IndependentRecord, Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, RolledBack
+from airflow_provider_dpone.routes.ports import Target
 from tests.cluster import INDEPENDENT_CLUSTER_NAME, LocalCluster
-from tests.integration.external_site import external_site
+from tests.integration.external_site import external_site, init
 from tests.integration.independent_site import IndependentSite
 from tests.integration.refresh_site import QUICK, rows_query
 from tests.integration.task_site import CONN_ID, connect
+from tests.integration.test_grants import PASSWORD, user
 from tests.integration.test_independent_refresh import LOAD, SOURCE, SWAP
 
 pytestmark = pytest.mark.cluster
@@ -272,3 +275,46 @@ def test_preflight_asks_every_replica_by_itself(
     assert status == 1
     [wrong] = [one for one in answer["checks"] if not one["ok"]]
     assert wrong["stop"]["code"] == Code.REPLICA_CONNECTION_WRONG
+
+
+# ---- exactly the grants that are documented
+
+
+@pytest.fixture
+def strict() -> Iterator[LocalCluster]:
+    """A cluster with a user who has exactly the grants of independent tables, and one who may not fill them."""
+    required = required_grants(Target(INDEPENDENT_CLUSTER_NAME, "mart", "orders"), independent=True)
+    fewer = [grant for grant in required if str(grant) != "INSERT ON `mart`.*"]
+    with LocalCluster(users=[user("exact", [*required, READ_ON_FILE]), user("reader", fewer)]) as running:
+        init(running)
+        running.execute(f"CREATE DATABASE mart ON CLUSTER {INDEPENDENT_CLUSTER_NAME} ENGINE = Atomic")
+        yield running
+
+
+def test_the_documented_grants_are_enough_and_a_missing_one_is_named_before_anything_is_changed(
+    strict: LocalCluster, tmp_path: Path
+) -> None:
+    def as_user(name: str) -> IndependentSite:
+        endpoint = strict.endpoints[0]
+        return IndependentSite(strict, "mart", tmp_path, (endpoint,), user=name, password=PASSWORD)
+
+    site = as_user("exact")
+    site.refresh(3, run="first", retention=DAY)
+    bad = site.refresh(9, run="second", retention=DAY)
+    assert rollback(site, bad.operation_id).rows == 3
+    half = as_user("exact")
+    half.cluster.refuse(2, LOAD)
+    stopped(lambda: half.stage(rows_query(9), run="third"))
+    assert abandon(half).phase is Phase.ABORTED
+    assert site.counts() == [3, 3]
+
+    reader = as_user("reader")
+    stop = stopped(lambda: reader.stage(rows_query(5), run="fourth"))
+    assert stop.code is Code.MISSING_GRANT
+    assert "INSERT ON `mart`.*" in stop.message
+    assert reader.sent(r"^\s*CREATE TABLE") == []
+    with reader.worker() as (_, server):
+        grants = Grants(server, reader.target, independent=True)
+        found = grants.check_directly({"s1/r2": server})
+    assert found is not None
+    assert (found.facts["replica"], found.code) == ("s1/r2", Code.MISSING_GRANT)

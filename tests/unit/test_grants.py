@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.grants import (
+    ENGINE_OF_ITS_OWN,
     READ_ON_FILE,
     RequiredGrant,
     missing,
@@ -51,7 +52,9 @@ def test_the_statements_give_what_is_required_and_no_more() -> None:
 def test_independent_replicas_are_told_directly_what_needs_grants_there() -> None:
     independent = required_grants(TARGET, independent=True)
     assert {str(grant) for grant in REQUIRED} - {str(grant) for grant in independent} == {"KILL QUERY ON *.*"}
-    assert {str(grant) for grant in independent} <= {str(grant) for grant in REQUIRED}
+    assert {str(grant) for grant in independent} - {str(grant) for grant in REQUIRED} == {
+        "TABLE ENGINE ON MergeTree"
+    }
     directly = needed_directly(required_grants(TARGET, independent=True, table_functions=True), "mart")
     assert [str(grant) for grant in directly] == [
         "SELECT ON `system`.`processes`",
@@ -59,8 +62,24 @@ def test_independent_replicas_are_told_directly_what_needs_grants_there() -> Non
         "INSERT ON `mart`.*",
         "CREATE TABLE ON `mart`.*",
         "DROP TABLE ON `mart`.*",
+        "TABLE ENGINE ON MergeTree",
         str(READ_ON_FILE),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ("GRANT TABLE ENGINE ON MergeTree TO app", True),
+        ("GRANT TABLE ENGINE ON * TO app", True),
+        ("GRANT ALL ON *.* TO app", True),
+        ("GRANT TABLE ENGINE ON Memory TO app", False),
+        ("GRANT CREATE TABLE ON *.* TO app", False),
+        ("GRANT ALL ON mart.* TO app", False),
+    ],
+)
+def test_a_server_may_ask_for_the_engine_of_a_table_of_its_own(line: str, held: bool) -> None:
+    assert missing([ENGINE_OF_ITS_OWN], parse_grants([line])) == (() if held else (ENGINE_OF_ITS_OWN,))
 
 
 def test_a_user_without_grants_lacks_all() -> None:

@@ -64,6 +64,28 @@ def test_every_name_that_a_late_statement_could_use_is_parked_first() -> None:
     )
 
 
+def test_independent_replicas_have_the_same_table_where_one_operation_made_it() -> None:
+    def each(name: str, *operations: str | None) -> tuple[FoundTable, ...]:
+        return tuple(
+            replace(table(name, alias, f"{name}-{alias}"), operation_id=operation)
+            for alias, operation in zip(REPLICAS, operations, strict=True)
+        )
+
+    even = (*each("orders", "old", "old"), *each(CANDIDATE, "new", "new"))
+    assert plan_recovery(survey(*even, independent=True)) == RecoveryPlan(
+        (LOST,), ("mart.orders",), (("mart", CANDIDATE),)
+    )
+    assert isinstance(plan_recovery(survey(*even)), Stop)
+    half = (*each("orders", "old", "new"), *each(CANDIDATE, "new", "old"))
+    stop = plan_recovery(survey(*half, independent=True))
+    assert isinstance(stop, Stop)
+    assert stop.code is Code.TARGET_NOT_UNIFORM
+    private = table("orders__dpone_aaaaaaaaaaaaaaaa", "s1/r2", "p")
+    assert isinstance(plan_recovery(survey(*even, private, independent=True)), RecoveryPlan)
+    gone = (*even[:1], *even[2:])
+    assert isinstance(plan_recovery(survey(*gone, independent=True)), Stop)
+
+
 def test_what_is_parked_stays_parked_and_a_first_publication_is_parked_too() -> None:
     assert plan_recovery(survey(*LIVE, *everywhere(f"{CANDIDATE}_lost", "new"))) == RecoveryPlan(
         (LOST,), ("mart.orders",), ()
