@@ -115,7 +115,7 @@ def test_a_rename_that_comes_after_another_try_went_on_with_the_same_table_finds
 
 @pytest.mark.parametrize("again", [{}, {"series": 1}, {"run": 1}], ids=["retry", "clear", "next run"])
 @pytest.mark.parametrize("point", ["create replica", "extract", "load replica", "promote", "seal"])
-def test_what_comes_late_never_goes_live(point: str, again: dict[str, int]) -> None:
+def test_what_comes_late_never_goes_live(point: str, again: dict[str, Any]) -> None:
     site = OwnSite()
     site.stopped(choose=once(point, Fault.LATE))
     staged = site.run(**again)
