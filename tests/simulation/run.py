@@ -878,8 +878,9 @@ def seeded(seed: int) -> History:
             rnd,
             twins=rnd.choice([0.0, 0.0, 0.5]),
             focus=rnd.choice([None, 0, 1, 2, 2, 3, 4]),
-            rate=rnd.choice([0.0, 0.02, 0.06, 0.12]),
-            noise=rnd.choice([0.05, 0.12, 0.3, 0.5]),
+            # Staging each replica by itself takes more calls, at each of which something may happen.
+            rate=rnd.choice([0.0, 0.005, 0.02, 0.06] if independent else [0.0, 0.02, 0.06, 0.12]),
+            noise=rnd.choice([0.01, 0.03, 0.1, 0.3] if independent else [0.05, 0.12, 0.3, 0.5]),
             strangers=rnd.choice([0.0, 0.0, 0.2]),
             operators=(operators := rnd.choice([0.0, 0.0, 0.02, 0.1])),
             ways=rnd.choice([0.0, 0.8]) if operators else 0.0,
