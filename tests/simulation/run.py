@@ -776,7 +776,8 @@ class History:
             candidates={alias: r.tables.get(stored.record.candidate) for alias, r in world.replicas.items()},
             generations=self.recorded.generations,
             listed=self.recorded.listed,
-            whole={(OWN_OLD.rows, OWN_OLD.content)} | {(rows, content) for content, rows in world.read.items()},
+            whole={(OWN_OLD.rows, OWN_OLD.content)}
+            | {(rows, content) for content, rows in world.read.items()},
             touched=self.touched | set(self.strayed),
         )
 
