@@ -211,7 +211,7 @@ class _Stage:
                     raise Stopped(cas_unknown(record, why))
                 case Conflict():
                     # A cleanup may have dropped a kept table meanwhile: the slot is as free as it was.
-                    seen = self._observe()
+                    seen = ports.catalog.observe([target.table])
                     if (stop := moved_since(seen, target.table, slot)) is not None:
                         raise Stopped(stop)
                     if seen.record == slot.stored and pause.over():
@@ -221,13 +221,13 @@ class _Stage:
                     slot = replace(slot, stored=seen.record)
 
     def _superseded(self, stored: StoredRecord | None) -> StoredRecord | None:
-        """Give up an operation that is followed before it was sent, and drop its tables: later is too late for many.
+        """Give up an operation that is followed while it is staged, and drop its tables: later is too late for many.
 
         An earlier try of this very operation is taken over as it is: what was given up never begins again.
         """
         if (
             stored is None
-            or stored.record.phase not in UNSENT_PHASES
+            or stored.record.phase not in STAGE_PHASES
             or stored.record.operation_id == self.admitted.operation_id
         ):
             return stored
@@ -238,7 +238,7 @@ class _Stage:
         ports.log(f"{target}: an earlier run of this publication was given up; its tables are dropped first.")
         self._drop_attempts(stored.record)
         finish_drops(ports, self.site, written, self.server_time, self.waits)
-        found = self._observe().record
+        found = ports.catalog.observe([target.table]).record
         same = found is not None and found.record.operation_id == stored.record.operation_id
         return found if same else written
 
@@ -250,7 +250,7 @@ class _Stage:
         try:
             self._require_listable(slot)
         except Stopped as stopped:
-            if slot.stored is not None and slot.stored.record.phase in UNSENT_PHASES:
+            if slot.stored is not None and slot.stored.record.phase in STAGE_PHASES:
                 self.slot = _Slot(self.ports, slot.stored)
                 self._give_up(stopped.stop)
             raise
@@ -422,7 +422,7 @@ class _Stage:
         if before.alias not in self.admitted.observation.replicas:
             return
         try:
-            facts = self._observe_ours(before.name).replicas.get(before.alias)
+            facts = self._observe(before.name).replicas.get(before.alias)
             table = facts.tables.get(before.name) if facts else None
             if table is not None and table.uuid == before.uuid:
                 self.staging.settle(before)
