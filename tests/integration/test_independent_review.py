@@ -47,7 +47,7 @@ def test_a_predecessor_from_which_rows_were_deleted_is_rolled_back_to(site: Inde
     site.refresh(10, run="first")
     for node in site.cluster.nodes:
         site.cluster.execute(f"DELETE FROM {site.database}.orders WHERE id = 3", node=node)
-    staged = site.stage(rows_query(20), run="second", keep=3600)
+    staged = site.stage(rows_query(20), run="second", retention=3600)
     site.publish(staged)
     site.cleanup(staged)
     assert site.record().record.phase is Phase.COMPLETED_RETAINING

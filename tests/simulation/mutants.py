@@ -703,6 +703,13 @@ def move_whatever_the_record_is_now() -> Iterator[None]:
 
 
 @contextmanager
+def go_on_when_taken_over() -> Iterator[None]:
+    """Only a write tells a worker that the operation is another's: until then it goes on, and reads the source."""
+    with mock.patch.object(replicas, "_taken_over", return_value=False):
+        yield
+
+
+@contextmanager
 def drop_the_attempt_when_its_load_failed() -> Iterator[None]:
     """An attempt that stopped is dropped at once, whether or not its load has ended."""
     real = replicas._Stage._build
@@ -855,6 +862,7 @@ MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
         ready_without_looking,
         prepare_with_a_replica_missing,
         move_whatever_the_record_is_now,
+        go_on_when_taken_over,
         drop_the_attempt_when_its_load_failed,
         load_the_newest_artifact,
         bind_without_comparing_the_live_tables,

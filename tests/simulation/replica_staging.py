@@ -19,7 +19,7 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import Loaded, StagePlan
 from tests.simulation import world as simulated
 from tests.simulation.ports import Fault, Worker, void
-from tests.simulation.world import World, decoded
+from tests.simulation.world import World, content_digest, decoded
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class SimReplicaStaging:
         if extract is None or extract.uuid != stage.uuid:
             self._broken("the source was read, and its operation had not locked the target")
         number = len(self.world.read)
-        rows, content = self.rows + number, f"{self.content_name}.{number}"
+        rows, content = self.rows + number, sha256_hex(f"{self.content_name}.{number}")
         self.world.read[content] = rows
         self._load("extract", stage, rows, content)
         return Loaded(rows, rows, rows)
@@ -139,7 +139,7 @@ class SimReplicaStaging:
         table = self.world.replicas[alias].tables.get(name)
         if table is None:
             raise _stopped(Code.STAGING_FAILED, "the table is gone")
-        digest = CanonicalDigest(table.rows, table.content)
+        digest = CanonicalDigest(table.rows, content_digest(table.content))
         self.worker.after(fault)
         return digest
 

@@ -66,6 +66,20 @@ def test_every_single_fault_at_every_call(independent: bool) -> None:
     print(f"{len(calm.points)} calls x {len(Fault)} faults: {dict(ends)}")
 
 
+def test_every_single_fault_where_two_workers_stage_the_same_independent_replicas() -> None:
+    calm = Calm(twins=True)
+    History(calm, operations=1, independent=True).run()
+    staging = calm.points.index("claim")
+    assert staging > 80
+    for number in range(staging):
+        for fault in Fault:
+            chooser = Calm({number: fault}, twins=True)
+            try:
+                History(chooser, operations=1, independent=True).run()
+            except Broken as broken:
+                pytest.fail(f"{fault} at call {number} ({chooser.points[number]}): {broken}")
+
+
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
 def test_seeded_histories(start: int) -> None:
     for seed in range(start, min(start + CHUNK, SEEDS)):
@@ -98,6 +112,8 @@ def directed() -> Iterator[History]:
     for operations in (1, 2):
         yield History(Calm(twins=True), operations=operations)
         yield History(Calm(twins=True), operations=operations, independent=True)
+    for number in range(12):
+        yield History(Calm({number: Fault.REFUSED}, twins=True), operations=1, independent=True)
     # A trigger saw success, a replica swapped back, and the queue forgot before a worker woke: rare by chance.
     yield from map(seeded, (4085, 5725, 7011, 7471))
 

@@ -63,7 +63,7 @@ class TrailOracle:
             if record.phase in PUBLISHED_PHASES:
                 bodies = self._of(record.operation_id)
                 created = set() if any(map(_rolls_back, bodies)) else {CandidateIntent}
-                missing = (COMPLETE | created) - {type(body) for body in bodies}
+                missing = [k for k in COMPLETE | created if not any(isinstance(body, k) for body in bodies)]
                 if missing:
                     yield f"a committed operation's trail lacks {sorted(kind.kind for kind in missing)}"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from airflow_provider_dpone.publication.canonical import sha256_hex
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import (
     ControlFacts,
@@ -104,6 +105,11 @@ class Applied:
     entry: str
     statement: Statement
     removed: str | None = None
+
+
+def content_digest(content: str) -> str:
+    """Return the digest that a record holds of a content; what a source gave is named by it."""
+    return content if len(content) == 64 else sha256_hex(content)
 
 
 @dataclass(slots=True)
@@ -378,7 +384,7 @@ class World:
     def content(self, name: str) -> dict[str, Content]:
         """The content digest of a table on every replica that has it."""
         return {
-            alias: CanonicalDigest(table.rows, table.content)
+            alias: CanonicalDigest(table.rows, content_digest(table.content))
             if self.independent
             else ContentDigest(table.rows, table.content, table.content)
             for alias, replica in self.replicas.items()

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_dpone.publication import transitions
+from airflow_provider_dpone.publication.decide import incomplete
+from airflow_provider_dpone.publication.identity import OPERATOR, ROLLBACK
 from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
+    Owner,
     Phase,
     StageState,
     StoredRecord,
@@ -234,6 +237,17 @@ def test_tables_that_replicas_define_otherwise_are_not_prepared() -> None:
     assert stopped_by(site) is Code.CANDIDATE_DIFFERS
     assert phase(site) is Phase.ABORTED
     assert site.names == set()
+
+
+def test_rows_that_a_delete_has_masked_do_not_hold_up_a_rollback() -> None:
+    """The server counts them, the content check doesn't: the rollback was prepared and could never be sent."""
+    site = ReplicaSite()
+    site.stage()
+    prepared = site.record
+    masked = replace(own_table("00000000-0000-4000-8000-00000000000a"), rows=11)
+    assert incomplete(prepared, masked) == "11 of 10 rows are there"
+    rolled_back = prepared.moved(owner=Owner(OPERATOR, "undone", ROLLBACK, -1))
+    assert incomplete(rolled_back, masked) is None
 
 
 # 5. A replica that has just started may show its tables one after the other.

@@ -211,7 +211,7 @@ class _Stage:
                     raise Stopped(cas_unknown(record, why))
                 case Conflict():
                     # A cleanup may have dropped a kept table meanwhile: the slot is as free as it was.
-                    seen = self._observe()
+                    seen = ports.catalog.observe([target.table])
                     if (stop := moved_since(seen, target.table, slot)) is not None:
                         raise Stopped(stop)
                     if seen.record == slot.stored and pause.over():
@@ -221,13 +221,13 @@ class _Stage:
                     slot = replace(slot, stored=seen.record)
 
     def _superseded(self, stored: StoredRecord | None) -> StoredRecord | None:
-        """Give up an operation that is followed before it was sent, and drop its tables: later is too late for many.
+        """Give up an operation that is followed while it is staged, and drop its tables: later is too late for many.
 
         An earlier try of this very operation is taken over as it is: what was given up never begins again.
         """
         if (
             stored is None
-            or stored.record.phase not in UNSENT_PHASES
+            or stored.record.phase not in STAGE_PHASES
             or stored.record.operation_id == self.admitted.operation_id
         ):
             return stored
@@ -238,7 +238,7 @@ class _Stage:
         ports.log(f"{target}: an earlier run of this publication was given up; its tables are dropped first.")
         self._drop_attempts(stored.record)
         finish_drops(ports, self.site, written, self.server_time, self.waits)
-        found = self._observe().record
+        found = ports.catalog.observe([target.table]).record
         same = found is not None and found.record.operation_id == stored.record.operation_id
         return found if same else written
 
@@ -250,7 +250,7 @@ class _Stage:
         try:
             self._require_listable(slot)
         except Stopped as stopped:
-            if slot.stored is not None and slot.stored.record.phase in UNSENT_PHASES:
+            if slot.stored is not None and slot.stored.record.phase in STAGE_PHASES:
                 self.slot = _Slot(self.ports, slot.stored)
                 self._give_up(stopped.stop)
             raise
@@ -535,7 +535,7 @@ class _Stage:
 
     def _created(self, stage: ReplicaStage) -> _Created:
         """Look at the table that was created, and compare it with the plan."""
-        seen = self._observe(stage.name)
+        seen = self._observe_ours(stage.name)
         if stage.alias not in seen.replicas:
             require_all_read(seen)
         self.staging.check_created(self.plan, stage, stage.name, seen)
@@ -544,21 +544,25 @@ class _Stage:
 
     def _look(self, alias: str) -> stages.SeenReplica:
         stage = self._of(alias)
-        seen = self._observe(stage.name, self.slot.record.candidate)
+        seen = self._observe_ours(stage.name, self.slot.record.candidate)
         found = stages.see_replica(self.slot.record, alias, seen)
         if isinstance(found, Stop):
             raise Stopped(found)
         return found
 
     def _observe(self, *names: str) -> Observation:
+        with self.looking:
+            seen = self.ports.catalog.observe([self.site.target.table, *names])
+            self.server_time = max(self.server_time, seen.server_time)
+        return seen
+
+    def _observe_ours(self, *names: str) -> Observation:
         """Look, and stop if the record shows that somebody else has the operation or the slot now.
 
         A look that shows nothing of it is no proof that they are ours still: every move is. Whoever was taken over
         only does nothing more in vain, such as reading the source.
         """
-        with self.looking:
-            seen = self.ports.catalog.observe([self.site.target.table, *names])
-            self.server_time = max(self.server_time, seen.server_time)
+        seen = self._observe(*names)
         ours, found = self.slot.stored, seen.record
         # An older record is one that was read where ours does not show yet.
         if found is not None and found.version > ours.version and _taken_over(ours.record, found.record):
