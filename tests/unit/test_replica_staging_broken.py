@@ -278,6 +278,23 @@ def test_a_ready_table_that_one_look_does_not_show_is_not_built_again() -> None:
     assert stage.uuid in site.record.desired.uuids
 
 
+def test_a_control_table_that_one_look_does_not_show_does_not_undo_the_staging() -> None:
+    site = ReplicaSite()
+    hidden: list[str] = []
+
+    def at(name: str) -> None:
+        stages = site.record.stages if site.row else ()
+        ready = len(stages) == 2 and all(stage.state is StageState.READY for stage in stages)
+        if name == "observe" and ready and not hidden:
+            hidden.append(name)
+            raise stop(Code.CONTROL_TABLE_MISSING)
+
+    site.at = at
+    site.stage()
+    assert hidden
+    assert phase(site) is Phase.PREPARED
+
+
 def test_a_live_table_that_one_look_does_not_show_does_not_undo_the_staging() -> None:
     site = ReplicaSite()
     live(site)

@@ -621,14 +621,14 @@ class _Stage:
         """
         doubted = False
         while True:
-            seen, _ = observe_admitted(
-                self.ports, self.site, [self.site.target.table, self.slot.record.candidate], self.waits
-            )
             try:
+                seen, _ = observe_admitted(
+                    self.ports, self.site, [self.site.target.table, self.slot.record.candidate], self.waits
+                )
                 self._require_unmoved(seen)
                 require_target(self.site, seen)
             except Stopped as stopped:
-                if doubted or stopped.stop.code not in (Code.TARGET_MOVED, Code.TARGET_NOT_UNIFORM):
+                if doubted or not _answers_alike(stopped.stop):
                     raise
                 # A replica that has just started may show its tables one after the other: look twice.
                 doubted = True
