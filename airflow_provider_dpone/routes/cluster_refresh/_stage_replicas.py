@@ -308,7 +308,9 @@ class _Stage:
         """Return the longest record that this one may become before it is dispatched."""
         aliases = record.replicas
         uuids = {alias: f"{number:036d}" for number, alias in enumerate(aliases)}
-        held = independent_generation("?" * 500, "0" * 64, uuids)
+        # The new table is most often defined as the live one is.
+        engine_full = max("?" * 500, record.predecessor.engine_full if record.predecessor else "", key=len)
+        held = independent_generation(engine_full, "0" * 64, uuids)
         return record.moved(
             phase=Phase.PREPARED,
             desired=held,
