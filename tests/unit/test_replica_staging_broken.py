@@ -167,7 +167,8 @@ def test_what_could_not_be_recorded_after_the_swap_is_not_prepared() -> None:
     site = ReplicaSite(engine=dict.fromkeys(("s1/r1", "s1/r2"), engine))
     live(site, engine_full=engine)
     assert stopped_by(site) is Code.RECORD_TOO_LARGE
-    assert site.row is None or phase(site) is Phase.ABORTED
+    # It is known before the target is locked and the source is read.
+    assert site.row is None
     assert site.names == set()
 
 
@@ -276,6 +277,23 @@ def test_a_ready_table_that_one_look_does_not_show_is_not_built_again() -> None:
     site.stage()
     assert phase(site) is Phase.PREPARED
     assert stage.uuid in site.record.desired.uuids
+
+
+def test_a_control_table_that_one_look_does_not_show_does_not_undo_the_staging() -> None:
+    site = ReplicaSite()
+    hidden: list[str] = []
+
+    def at(name: str) -> None:
+        stages = site.record.stages if site.row else ()
+        ready = len(stages) == 2 and all(stage.state is StageState.READY for stage in stages)
+        if name == "observe" and ready and not hidden:
+            hidden.append(name)
+            raise stop(Code.CONTROL_TABLE_MISSING)
+
+    site.at = at
+    site.stage()
+    assert hidden
+    assert phase(site) is Phase.PREPARED
 
 
 def test_a_live_table_that_one_look_does_not_show_does_not_undo_the_staging() -> None:
