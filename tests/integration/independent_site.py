@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from airflow_provider_dpone.artifacts.store import ArtifactStore
 from airflow_provider_dpone.clickhouse.load import Limits
@@ -39,9 +40,16 @@ class IndependentSite(RefreshSite):
             replicas={alias: (endpoint.host, endpoint.port) for alias, endpoint in self.replicas.items()},
         )
 
+    @property
+    def artifacts(self) -> Path:
+        """The folder of all artifacts, beside that of the evidence."""
+        return self.folder.with_name(f"{self.folder.name}-artifacts")
+
     def store(self, key: str) -> ArtifactStore:
         """The artifacts of a target."""
-        return ArtifactStore(self.trail.parent / f"{self.trail.name}-artifacts", self.cluster_name, key)
+        from airflow.sdk import ObjectStoragePath
+
+        return ArtifactStore(ObjectStoragePath(self.artifacts.as_uri()), self.cluster_name, key)
 
     def _stage(
         self,

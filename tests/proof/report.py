@@ -33,6 +33,8 @@ def collect() -> dict[str, Any]:
         name: parts.read(name) for name in ("exploration", "faults", "histories", "mutants")
     }
     results["scenarios"] = _read(BUILD / "scenarios.json")
+    results["independent"] = _read(BUILD / "scenarios-independent.json")
+    results["lost_load_reply"] = _read(BUILD / "lost-load-reply.json")
     results["soak"] = _read(BUILD / "soak.json")
     if results["histories"] is not None:
         done = results["histories"].pop("done")
@@ -104,6 +106,16 @@ Each is a mistake that a careful person could make. A checker that doesn't catch
 ## Scenarios on real servers
 
 {_scenarios(results["scenarios"])}
+## Scenarios on real servers, independent replicas
+
+{_scenarios(results["independent"])}
+## Independent replicas: a lost load reply
+
+The first replica accepts its whole load, and the reply is lost. The same operation is retried, published, and asked for
+once more. A plain client that repeats its INSERT under the same fault is what it is compared with. Made on one machine
+with synthetic rows: it says nothing about other networks, grants, the queue's retention, server patches or speed.
+
+{_lost_load_reply(results["lost_load_reply"])}
 ## Soak on real servers
 
 {_soak(results["soak"])}"""
@@ -178,6 +190,37 @@ def _scenarios(found: Any) -> str:
         ("scenario", "case", "outcome", "exchanges", "seconds"),
         ((one["name"], one["case"], one["outcome"], one["exchanges"], one["seconds"]) for one in found),
     )
+
+
+def _lost_load_reply(found: Any) -> str:
+    if found is None:
+        return NOT_RUN
+    changed = " with uncommitted changes" if found["changed"] else ""
+    naive = "; ".join(f"{alias}: {rows:,}" for alias, rows in found["baseline_duplicate_rows"].items())
+    tries = "; ".join(f"{one['task']}: {one['outcome']} {one['code']}".rstrip() for one in found["tries"])
+    facts = {
+        "scope": f"`{found['scope']}`",
+        "made": f"{found['date']}, commit `{found['commit'][:12]}`{changed}",
+        "fixture digest": f"`{found['fixture_digest']}`",
+        "operation": f"`{found['operation']}`",
+        "artifact": f"`{found['artifact']}`, {found['artifact_bytes']:,} bytes",
+        "content": f"`{found['content']}`, {found['rows']:,} rows",
+        "tries": tries,
+        "lost replies": found["lost_replies"],
+        "reads of the source": found["source_reads"],
+        "loads": found["loads"],
+        "swaps": found["swaps"],
+        "duplicate rows": found["duplicate_rows"],
+        "false successes": found["false_successes"],
+        "generations": found["generations"],
+        "duplicate rows of the plain client": naive,
+    }
+    head = ("replica", "table", "rows", "duplicate rows", "content")
+    rows = [
+        (one["alias"], f"`{one['table']}`", one["rows"], one["duplicate_rows"], f"`{one['content']}`")
+        for one in found["replicas"]
+    ]
+    return _table(("fact", "value"), facts.items()) + "\n" + _table(head, rows)
 
 
 def _soak(found: Any) -> str:

@@ -14,12 +14,23 @@ NOTHING = {
         "python": "3.11",
         "cores": 2,
     },
-    **dict.fromkeys(("exploration", "faults", "histories", "mutants", "scenarios", "soak")),
+    **dict.fromkeys(
+        (
+            "exploration",
+            "faults",
+            "histories",
+            "mutants",
+            "scenarios",
+            "independent",
+            "lost_load_reply",
+            "soak",
+        )
+    ),
 }
 
 
 def test_what_was_not_run_is_said_to_be_not_run() -> None:
-    assert page(NOTHING).count(NOT_RUN) == 6
+    assert page(NOTHING).count(NOT_RUN) == 8
 
 
 def test_a_bug_that_no_layer_caught_is_not_counted() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from tests.cluster import LoggedStatement, Outcome
 from tests.scenarios import outcome as ended
@@ -15,10 +16,18 @@ from tests.scenarios.history import History, Seen, Snapshot
 
 _TOKEN = re.compile(r"dpone1:(?P<operation>[0-9a-f]{16}):(?P<action>\w+):(?P<epoch>\d+):[0-9a-f]+")
 _OURS = re.compile(r"__dpone_[0-9a-f]+(_parked)?$")
+_INSERTED = re.compile(
+    r"\s*INSERT INTO\s+(?:`[^`]+`|\w+)\.`?(\w+__dpone_[0-9a-f]+)`?[^)]*\)\s*(?:SETTINGS\b.*?)?(FORMAT Native\b)?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""An INSERT into a table of ours: its name, and whether the rows are an artifact's."""
 _DROPPED = re.compile(r"^\s*DROP TABLE\s+(?:IF EXISTS\s+)?(`[^`]+`|\w+)\.(`[^`]+`|\w+)", re.IGNORECASE)
+_STAGING = ("LOCKED", "STAGING")
 _UNENDED = ("PREPARED", "DISPATCHING", "BOUND", "TERMINAL", "COMMITTED")
 _WITHOUT_CODE = (ended.Outcome.KILLED, ended.Outcome.DEFERRED)
-_SENT = ("DISPATCHING", "BOUND", "TERMINAL")
+HELD = (*_STAGING, "DISPATCHING", "BOUND", "TERMINAL")
+"""The phases in which an operation holds the target, and ``explain`` says why."""
+_GOES_ON = {"retry", "resolve", "stage on"}
 
 
 def check(history: History) -> list[str]:
@@ -154,26 +163,53 @@ def readers_see_one_generation(history: History) -> Iterator[str]:
 
 def needed_tables_are_kept(history: History) -> Iterator[str]:
     """While an operation is under way both of its generations exist on every replica; so does what is retained."""
+    lived: defaultdict[int, set[str]] = defaultdict(set)
     for snapshot in history.snapshots:
-        record = snapshot.record
-        if record is None:
-            continue
-        needed: dict[str, str] = {}
-        if record["phase"] in _UNENDED:
-            needed[record["desired"]["uuid"]] = "new generation"
-            if record["predecessor"] is not None:
-                needed[record["predecessor"]["uuid"]] = "old generation"
-        elif record["phase"] in ("COMPLETED", "COMPLETED_RETAINING"):
-            needed[record["desired"]["uuid"]] = "live generation"
-        for item in record["retained"]:
-            if item["drop"] is None and item["operation_id"] != record["operation_id"]:
-                needed[item["generation"]["uuid"]] = "retained table"
         for node, tables in snapshot.tables.items():
             if tables is None or node in history.allowed.by_hand:
                 continue
-            for uuid, what in needed.items():
+            if history.table in tables:
+                lived[node].add(tables[history.table])
+            for uuid, what in _needed(snapshot.record, node, lived[node]):
                 if uuid not in tables.values():
                     yield f"after '{snapshot.step}' the {what} is gone on node {node}"
+
+
+def _needed(record: Mapping[str, Any] | None, node: int, lived: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The UUIDs that a node must have, and what they are.
+
+    :param lived: what was live on the node at any time.
+    """
+    if record is None:
+        return
+    phase = record["phase"]
+    if phase in (*_STAGING, *_UNENDED) and record["predecessor"] is not None:
+        yield _on(record["predecessor"], node), "old generation"
+    if phase in _UNENDED:
+        yield _on(record["desired"], node), "new generation"
+    elif phase in ("COMPLETED", "COMPLETED_RETAINING"):
+        yield _on(record["desired"], node), "live generation"
+    for stage in record.get("stages", ()):
+        if stage["alias"] == _alias(node) and stage["state"] != "claimed":
+            yield stage["uuid"], "proven table"
+    for item in record["retained"]:
+        if item["drop"] is not None or item["operation_id"] == record["operation_id"]:
+            continue
+        uuid = _on(item["generation"], node)
+        # Of independent tables the record also lists attempts, which may have been dropped, or never been created.
+        if uuid in lived or "tables" not in item["generation"]:
+            yield uuid, "retained table"
+
+
+def _on(generation: Mapping[str, Any], node: int) -> str:
+    """The UUID of a generation's table on a node; empty where an independent one has none there."""
+    if "tables" not in generation:
+        return str(generation["uuid"])
+    return next((str(t["uuid"]) for t in generation["tables"] if t["alias"] == _alias(node)), "")
+
+
+def _alias(node: int) -> str:
+    return f"s1/r{node}"
 
 
 def success_is_proven(history: History) -> Iterator[str]:
@@ -183,14 +219,16 @@ def success_is_proven(history: History) -> Iterator[str]:
         result = snapshot.result
         if result is None or result.task != "publish" or result.outcome is not ended.Outcome.COMMITTED:
             continue
-        proven = {replica["after"]["target"] for replica in result.receipt["replicas"]}
-        if len(result.receipt["replicas"]) != len(history.nodes):
-            yield f"'{snapshot.step}' succeeded on {len(result.receipt['replicas'])} replicas"
-        for node in history.nodes:
+        proven = [replica["after"]["target"] for replica in result.receipt["replicas"]]
+        if len(proven) != len(history.nodes):
+            yield f"'{snapshot.step}' succeeded on {len(proven)} replicas"
+        if len({*proven}) != (len(proven) if history.independent else 1):
+            yield f"'{snapshot.step}' succeeded with {len({*proven})} tables on {len(proven)} replicas"
+        for node, uuid in zip(history.nodes, proven, strict=False):
             tables, content = snapshot.tables[node], snapshot.digests[node]
             if tables is None:
                 yield f"'{snapshot.step}' succeeded while node {node} was down"
-            elif {tables.get(history.table)} != proven:
+            elif tables.get(history.table) != uuid:
                 yield f"'{snapshot.step}' succeeded, but node {node} holds another table"
             elif content is None or by_content.get(content) is None:
                 yield f"'{snapshot.step}' succeeded, but node {node} holds content that nobody staged"
@@ -205,11 +243,11 @@ def nothing_is_held_without_a_reason(history: History) -> Iterator[str]:
         if result is not None and not (result.ok or result.stop or result.outcome in _WITHOUT_CODE):
             yield f"'{snapshot.step}' ended without a code"
         record = snapshot.record
-        if record is None or record["phase"] not in _SENT or snapshot.at_work:
+        if record is None or record["phase"] not in HELD or snapshot.at_work:
             continue
         if not snapshot.held:
             yield f"after '{snapshot.step}' the target is {record['phase']}, and explain sees no hold"
-        elif not snapshot.code and not {"retry", "resolve"} & set(snapshot.ways):
+        elif not snapshot.code and not _GOES_ON & set(snapshot.ways):
             yield f"after '{snapshot.step}' the target is held without a code"
 
 
@@ -236,6 +274,70 @@ def no_table_without_a_reason(history: History) -> Iterator[str]:
                 yield f"{name} is left on node {node}, and nothing says why"
 
 
+def live_rows_were_staged(history: History) -> Iterator[str]:
+    """Independent tables, which nothing keeps equal: each live one holds exactly a staged generation, no row twice."""
+    if not history.independent:
+        return
+    known = {*history.generations.values()}
+    for snapshot in history.snapshots:
+        for node, content in snapshot.digests.items():
+            if content is not None and content not in known and node not in history.allowed.by_hand:
+                yield f"after '{snapshot.step}' node {node} has {content[0]} live rows that nobody staged so"
+
+
+def source_is_read_once(history: History) -> Iterator[str]:
+    """Once an independent replica is loaded from an operation's artifact, the source is not read for it any more."""
+    if not history.independent:
+        return
+    operations = _attempts(history)
+    loaded: set[str] = set()
+    for statement in history.statements:
+        match = _INSERTED.match(statement.text)
+        operation = operations.get(match[1]) if match else None
+        if match is None or operation is None:
+            continue
+        if match[2]:
+            loaded.add(operation)
+        elif operation in loaded:
+            yield f"the source of operation {operation[:16]} was read again after a replica was loaded"
+
+
+def one_load_per_attempt(history: History) -> Iterator[str]:
+    """Nothing is appended: an attempt's private table gets one INSERT."""
+    sent: Counter[str] = Counter()
+    for statement in history.statements:
+        if match := _INSERTED.match(statement.text):
+            sent[match[1]] += 1
+    for name, times in sent.items():
+        if times > 1:
+            yield f"{name} was loaded {times} times"
+
+
+def only_listed_tables_are_dropped(history: History) -> Iterator[str]:
+    """What is dropped was written down before; without the queue, only what one attempt had for itself."""
+    written = {
+        str(entry.body["table"]): entry.at for entry in reversed(history.evidence) if entry.kind == "intent"
+    }
+    records = [snapshot.record for snapshot in history.snapshots if snapshot.record is not None]
+    listed = {record["candidate"] for record in records}
+    listed |= {item["name"] for record in records for item in record["retained"]}
+    for statement in history.statements:
+        dropped = _DROPPED.match(statement.text)
+        if dropped is None:
+            continue
+        name = dropped[2].strip("`").removesuffix("_parked")
+        private = written.get(name, statement.started_at) < statement.started_at
+        if not private and name not in listed:
+            yield f"dropped {name}, which nothing lists"
+        elif not private and not statement.on_cluster:
+            yield f"dropped {name} on one replica"
+
+
+def _attempts(history: History) -> dict[str, str]:
+    """Name of an attempt's table -> its operation."""
+    return {str(e.body["table"]): e.operation_id for e in history.evidence if e.kind == "intent"}
+
+
 def _tokens(history: History) -> Iterator[tuple[LoggedStatement, re.Match[str]]]:
     for statement in history.statements:
         if (token := _TOKEN.fullmatch(statement.log_comment)) and statement.kind != "SELECT":
@@ -256,4 +358,8 @@ INVARIANTS: tuple[Callable[[History], Iterator[str]], ...] = (
     nothing_is_held_without_a_reason,
     one_record_per_target,
     no_table_without_a_reason,
+    live_rows_were_staged,
+    source_is_read_once,
+    one_load_per_attempt,
+    only_listed_tables_are_dropped,
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,12 +18,17 @@ from tests.cluster.spec import DATABASE_PREFIX
 
 ALL = "--all-scenarios"
 PROPERTY = "scenario"
-RESULTS = Path(__file__).resolve().parents[2] / "build" / "scenarios.json"
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+RESULTS = {False: BUILD / "scenarios.json", True: BUILD / "scenarios-independent.json"}
+"""By whether the tables were independent: the two kinds may be run one after the other."""
+KEPT = BUILD / "lost-load-reply.json"
+"""What the one scenario measured that measures something."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        ALL, action="store_true", help="run every scenario, and write what was seen to build/scenarios.json"
+        ALL, action="store_true", help="run every scenario, and write what was seen below build/"
     )
 
 
@@ -39,9 +47,35 @@ class Results:
             ]
 
     def pytest_sessionfinish(self) -> None:
-        if self.rows:
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(self.rows, indent=1) + "\n")
+        BUILD.mkdir(exist_ok=True)
+        for row in self.rows:
+            kept = row.pop("kept")
+            if kept and row["passed"]:
+                KEPT.write_text(json.dumps({**made(), **kept}, indent=1) + "\n")
+        for independent, file in RESULTS.items():
+            if rows := [row for row in self.rows if row["independent"] is independent]:
+                file.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def made() -> dict[str, object]:
+    """What a receipt is bound to: the commit, and the equipment that it was made with."""
+    equipment = hashlib.sha256()
+    for folder in ("cluster", "scenarios", "integration"):
+        for path in sorted((ROOT / "tests" / folder).rglob("*.py")):
+            equipment.update(path.relative_to(ROOT).as_posix().encode())
+            equipment.update(path.read_bytes())
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--", "airflow_provider_dpone", "tests")),
+        "fixture_digest": equipment.hexdigest(),
+    }
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def pytest_configure(config: pytest.Config) -> None:

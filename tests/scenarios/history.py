@@ -108,6 +108,7 @@ class History:
     :ivar published: the order in which generations were meant to go live.
     :ivar statements: what the product sent, by the gateway's log.
     :ivar readers: per node, what its reader saw, in order.
+    :ivar independent: every replica has a table of its own.
     """
 
     database: str
@@ -121,6 +122,7 @@ class History:
     snapshots: Sequence[Snapshot]
     readers: Mapping[int, Sequence[Seen]]
     allowed: Allowed = field(default_factory=Allowed)
+    independent: bool = False
 
 
 class Reader:

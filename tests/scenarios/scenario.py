@@ -9,8 +9,6 @@ from tests.scenarios.outcome import Outcome
 from tests.scenarios.worker import Fate, Moment
 from tests.scenarios.world import World
 
-COLUMNS = "(id UInt64, name String)"
-ENGINE = "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}')"
 _PATIENCE = 20
 """How often a publish that says "in progress" is asked again how far it is, on a slow machine."""
 
@@ -39,6 +37,7 @@ class Scenario:
     :ivar replicas: how many servers it needs.
     :ivar balanced: workers connect through the load balancer.
     :ivar own_cluster: it destroys what others need.
+    :ivar independent: every replica has a table of its own.
     :ivar quick: it is the one for its class that runs with all other tests.
     """
 
@@ -50,6 +49,7 @@ class Scenario:
     replicas: int = 2
     balanced: bool = False
     own_cluster: bool = False
+    independent: bool = False
     quick: bool = False
 
     def run(self, world: World) -> None:
@@ -94,15 +94,8 @@ def live() -> Step:
     """A table that somebody else has made and filled, so that there is something that could get lost."""
 
     def run(world: World) -> None:
-        table = f"{world.site.database}.{world.site.table}"
-        world.cluster.execute(
-            f"CREATE TABLE {table} ON CLUSTER analytics {COLUMNS} ENGINE = {ENGINE} ORDER BY id"
-        )
-        world.cluster.execute(
-            f"INSERT INTO {table} {world.new_generation()}",
-            settings={"insert_quorum": len(world.cluster.nodes)},
-        )
-        world.notes["old"] = world.site.uuids()[0]
+        world.make_live()
+        world.notes["old"] = world.site.uuids()
 
     return Step("a first generation is live", run)
 
@@ -175,6 +168,26 @@ def worker(task: str, moment: Moment, fate: Fate = Fate.DIE) -> Step:
         ends(world, Outcome.KILLED)
 
     return Step(f"a worker of {task} gets {fate} when {moment}", run, looks=True)
+
+
+def held_and_killed(task: str, node: int, match: str, *, executed: bool = False) -> Step:
+    """A task in a worker that is killed while its statement is on the way; it arrives after the worker's death.
+
+    :param executed: the statement has run by then, and its reply is on the way.
+    """
+
+    def run(world: World) -> None:
+        fault = world.cluster.hold(node, match, executed=executed)
+        more = {"sql": world.new_generation()} if task == "stage" else {}
+        running = world.work(world.job(task, **more))
+        fault.wait_for_hit(120)
+        running.kill()
+        world.finished(running)
+        ends(world, Outcome.KILLED)
+        fault.release()
+
+    what = "reply" if executed else "statement"
+    return Step(f"a worker of {task} is killed while its {what} is on the way", run, looks=True)
 
 
 def heal() -> Step:

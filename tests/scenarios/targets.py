@@ -15,8 +15,6 @@ from tests.integration.refresh_site import settings
 from tests.scenarios.outcome import Outcome
 from tests.scenarios.queue import FINISHED
 from tests.scenarios.scenario import (
-    COLUMNS,
-    ENGINE,
     Scenario,
     Step,
     cleanup,
@@ -33,7 +31,7 @@ from tests.scenarios.scenario import (
     swaps,
 )
 from tests.scenarios.swaps import PAUSE_2, RESUME_2
-from tests.scenarios.world import World, together
+from tests.scenarios.world import COLUMNS, ENGINE, World, together
 
 FIXED = "ReplicatedMergeTree('/clickhouse/tables/{database}/{table}/{shard}', '{replica}')"
 

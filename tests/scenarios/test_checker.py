@@ -129,6 +129,77 @@ def _on(node: int, tables: dict[str, str]) -> dict[int, dict[str, str]]:
     return {key: tables if key == node else {"orders": NEW, CANDIDATE: OLD} for key in (1, 2)}
 
 
+ATTEMPT = "orders__dpone_1111111111111111"
+OTHER = "orders__dpone_2222222222222222"
+READ_SOURCE = f"INSERT INTO `db`.`{ATTEMPT}` (`id`, `name`) SELECT id, name FROM numbers(2)"
+LOADED = f"INSERT INTO `db`.`{OTHER}` (`id`, `name`) FORMAT Native"
+ALIASES = ("s1/r1", "s1/r2")
+
+
+def own(name: str) -> dict[str, Any]:
+    """A generation of independent tables."""
+    return {"uuid": name, "tables": [{"alias": alias, "uuid": f"{name}-{alias}"} for alias in ALIASES]}
+
+
+def own_tables(**more: str) -> dict[int, dict[str, str]]:
+    """What each node has: its own table under each name."""
+    names = {"orders": NEW, CANDIDATE: OLD, **more}
+    return {
+        node: {name: f"{uuid}-{alias}" for name, uuid in names.items()}
+        for node, alias in enumerate(ALIASES, start=1)
+    }
+
+
+OWN_PROVEN = replace(
+    PROVEN,
+    receipt={"rows": 2, "replicas": [{"after": {"target": f"{NEW}-{alias}"}} for alias in ALIASES]},
+)
+OWN_RECORD = record(desired=own(NEW), predecessor=own(OLD))
+INDEPENDENT = replace(
+    GOOD,
+    independent=True,
+    statements=[
+        *GOOD.statements,
+        statement(READ_SOURCE),
+        statement(LOADED),
+        statement(f"DROP TABLE IF EXISTS `db`.`{ATTEMPT}`"),
+    ],
+    evidence=[
+        *(Evidence(OPERATION, "intent", 90.0, {"table": name}) for name in (ATTEMPT, OTHER)),
+        *GOOD.evidence[1:],
+    ],
+    snapshots=[snapshot(tables=own_tables(), record=OWN_RECORD, result=OWN_PROVEN)],
+)
+
+
+def test_a_good_history_of_independent_tables_has_no_violation() -> None:
+    assert checker.check(INDEPENDENT) == []
+
+
+def _own(*more: LoggedStatement, **changes: Any) -> History:
+    """The good history of independent tables, with more statements and another last look."""
+    last = replace(INDEPENDENT.snapshots[0], **changes)
+    return replace(INDEPENDENT, statements=[*INDEPENDENT.statements, *more], snapshots=[last])
+
+
+STAGING = record(
+    phase="STAGING",
+    desired={"uuid": "", "tables": []},
+    predecessor=own(OLD),
+    stages=[
+        {"alias": "s1/r1", "name": ATTEMPT, "uuid": "proven", "state": "verified"},
+        {"alias": "s1/r2", "name": OTHER, "uuid": "claimed", "state": "claimed"},
+    ],
+)
+LIVE_OLD = {node: {"orders": f"{OLD}-{alias}"} for node, alias in enumerate(ALIASES, start=1)}
+
+
+def test_an_attempt_that_is_not_proven_may_be_gone() -> None:
+    tables = {1: {**LIVE_OLD[1], ATTEMPT: "proven"}, 2: LIVE_OLD[2]}
+    found = _own(tables=tables, record=STAGING, result=None, held=True, ways=("stage on",))
+    assert checker.check(found) == []
+
+
 STORED = {"outcome": "stored", "phase": "DISPATCHING", "epoch": 1}
 TWO_RECEIPTS = replace(PROVEN, receipt={**PROVEN.receipt, "replicas": [{"after": {"target": NEW}}]})
 PLANTED: tuple[tuple[str, Callable[..., Any], History, str], ...] = (
@@ -309,6 +380,78 @@ PLANTED: tuple[tuple[str, Callable[..., Any], History, str], ...] = (
         checker.no_table_without_a_reason,
         _after(tables=_on(1, {"orders": NEW, CANDIDATE: OLD, "orders__dpone_ffffffffffffffff": "x"})),
         "orders__dpone_ffffffffffffffff is left on node 1",
+    ),
+    (
+        "one table on two independent replicas",
+        checker.success_is_proven,
+        _own(result=PROVEN, tables={1: {"orders": NEW}, 2: {"orders": NEW}}),
+        "with 1 tables on 2 replicas",
+    ),
+    (
+        "an independent replica with the other one's table",
+        checker.success_is_proven,
+        _own(tables={1: own_tables()[2], 2: own_tables()[1]}),
+        "node 1 holds another table",
+    ),
+    (
+        "a lost predecessor of one independent replica",
+        checker.needed_tables_are_kept,
+        _own(tables={1: own_tables()[1], 2: {"orders": f"{NEW}-s1/r2"}}),
+        "the old generation is gone on node 2",
+    ),
+    (
+        "a live table that is lost while replicas are staged",
+        checker.needed_tables_are_kept,
+        _own(tables={1: {ATTEMPT: "proven"}, 2: LIVE_OLD[2]}, record=STAGING),
+        "the old generation is gone on node 1",
+    ),
+    (
+        "a proven table that is lost while another replica is loaded",
+        checker.needed_tables_are_kept,
+        _own(tables=LIVE_OLD, record=STAGING),
+        "the proven table is gone on node 1",
+    ),
+    (
+        "a staging that explain does not see",
+        checker.nothing_is_held_without_a_reason,
+        _own(record=STAGING, result=None, held=False),
+        "explain sees no hold",
+    ),
+    (
+        "a row that is there twice",
+        checker.live_rows_were_staged,
+        _own(digests={1: (2, "two"), 2: (3, "two and one again")}, result=None),
+        "node 2 has 3 live rows that nobody staged so",
+    ),
+    (
+        "a source that is read again",
+        checker.source_is_read_once,
+        _own(statement(READ_SOURCE)),
+        "was read again after a replica was loaded",
+    ),
+    (
+        "a load that is appended",
+        checker.one_load_per_attempt,
+        _own(statement(LOADED)),
+        f"{OTHER} was loaded 2 times",
+    ),
+    (
+        "a dropped table that nothing lists",
+        checker.only_listed_tables_are_dropped,
+        _own(statement("DROP TABLE `db`.`orders__dpone_3333333333333333`")),
+        "dropped orders__dpone_3333333333333333, which nothing lists",
+    ),
+    (
+        "a table that is dropped before it is written down",
+        checker.only_listed_tables_are_dropped,
+        _own(statement(f"DROP TABLE `db`.`{ATTEMPT}`", started_at=89.0)),
+        f"dropped {ATTEMPT}, which nothing lists",
+    ),
+    (
+        "a candidate that is dropped on one replica",
+        checker.only_listed_tables_are_dropped,
+        _own(statement(f"DROP TABLE `db`.`{CANDIDATE}`")),
+        f"dropped {CANDIDATE} on one replica",
     ),
 )
 

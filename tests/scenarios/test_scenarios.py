@@ -13,6 +13,7 @@ import pytest
 from tests.cluster import LocalCluster
 from tests.scenarios.catalogue import QUICK, SCENARIOS
 from tests.scenarios.fixtures import ALL, PROPERTY, a_database
+from tests.scenarios.independent import MEASURED
 from tests.scenarios.outcome import Outcome
 from tests.scenarios.scenario import Scenario
 from tests.scenarios.world import a_world, violations
@@ -82,7 +83,9 @@ def test_a_scenario_ends_as_it_must(
         else:
             cluster = request.getfixturevalue("cluster" if scenario.replicas == 2 else "cluster_of_three")
         database = stack.enter_context(a_database(cluster))
-        world = stack.enter_context(a_world(cluster, database, tmp_path, balanced=scenario.balanced))
+        world = stack.enter_context(
+            a_world(cluster, database, tmp_path, balanced=scenario.balanced, independent=scenario.independent)
+        )
         try:
             scenario.run(world)
         finally:
@@ -102,6 +105,8 @@ def test_a_scenario_ends_as_it_must(
                     "done": [step.text for step in scenario.steps],
                     "exchanges": exchanges,
                     "reads": sum(reader.reads for reader in world.readers.values()),
+                    "independent": scenario.independent,
+                    "kept": world.kept,
                     "seconds": round(time.monotonic() - started, 1),
                 }
             ),
@@ -110,7 +115,11 @@ def test_a_scenario_ends_as_it_must(
 
 
 def test_one_quick_scenario_per_class() -> None:
-    assert Counter(scenario.outcome for scenario in QUICK) == Counter(CLASSES)
+    assert Counter(scenario.outcome for scenario in QUICK if not scenario.independent) == Counter(CLASSES)
+
+
+def test_what_independent_tables_are_measured_by_is_quick() -> None:
+    assert any(scenario.name.endswith(MEASURED) for scenario in QUICK if scenario.independent)
 
 
 def test_every_reported_situation_of_this_route_has_a_scenario() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -41,8 +42,11 @@ _CONTEXT.set_forkserver_preload([__name__])
 class Moment(StrEnum):
     """A place between two calls of a worker to the outside."""
 
+    LOCKED = "the target is locked, and the source is not read"
+    SEALED = "the artifact is sealed, and the record does not name it"
     CREATED = "the candidate is created"
     LOADED = "the candidate is loaded"
+    RENAMED = "a replica's table has the candidate's name, and is not READY"
     BEFORE_PREPARED = "before PREPARED is written"
     PREPARED = "PREPARED is written"
     BEFORE_CLAIM = "before the permit is claimed"
@@ -67,6 +71,7 @@ class Job:
     """One task for one worker.
 
     :ivar environment: connection and options, as Airflow reads them.
+    :ivar mode: the target's ``replication_mode``.
     :ivar arguments: of the operator.
     :ivar waits: changes of what the options give, such as shorter pauses between reads.
     """
@@ -77,6 +82,7 @@ class Job:
     database: str
     table: str
     run: str
+    mode: Literal["internal", "external"] = "internal"
     sql: str = ""
     staged: Mapping[str, Any] | None = None
     max_tries: int = 0
@@ -94,9 +100,11 @@ class _End:
     moment: Moment | None
     fate: Fate
     told: Connection
+    once: threading.Lock = field(default_factory=threading.Lock)
+    """Replicas are staged side by side, and more than one of them may come to the moment."""
 
     def at(self, moment: Moment) -> None:
-        if moment is self.moment:
+        if moment is self.moment and self.once.acquire(blocking=False):
             self.told.send(moment)
             os.kill(os.getpid(), signal.SIGKILL if self.fate is Fate.DIE else signal.SIGSTOP)
 
@@ -126,6 +134,7 @@ class _Authority:
 
 
 _AROUND_WRITE: Mapping[Phase, tuple[Moment | None, Moment | None]] = {
+    Phase.LOCKED: (None, Moment.LOCKED),
     Phase.PREPARED: (Moment.BEFORE_PREPARED, Moment.PREPARED),
     Phase.BOUND: (None, Moment.BOUND),
     Phase.COMMITTED: (Moment.BEFORE_COMMITTED, Moment.COMMITTED),
@@ -148,23 +157,30 @@ class _Queue:
         return self.real.read(token)
 
 
-class _Staging:
-    """The staging adapter, with two moments."""
+_AFTER_CALL: Mapping[str, Moment] = {
+    "create": Moment.CREATED,
+    "seal": Moment.SEALED,
+    "load": Moment.LOADED,
+    "promote": Moment.RENAMED,
+}
+"""The moments after calls of a staging adapter; not every adapter has all of these calls."""
 
-    def __init__(self, real: Any, end: _End) -> None:
-        self._real, self._end = real, end
 
-    def create(self, *args: Any, **kwargs: Any) -> None:
-        self._real.create(*args, **kwargs)
-        self._end.at(Moment.CREATED)
+def _with_moments(staging: Any, end: _End) -> Any:
+    """The staging adapter itself, with a moment after some of its calls: the stage task asks which one it is."""
 
-    def load(self, *args: Any) -> Any:
-        loaded = self._real.load(*args)
-        self._end.at(Moment.LOADED)
-        return loaded
+    def with_moment(call: Callable[..., Any], moment: Moment) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            end.at(moment)
+            return result
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return called
+
+    for name, moment in _AFTER_CALL.items():
+        if hasattr(staging, name):
+            setattr(staging, name, with_moment(getattr(staging, name), moment))
+    return staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +201,10 @@ class _Connected:
     def site(self) -> Site:
         return self.real.site
 
-    def staging(self, *args: Any) -> _Staging:
-        return _Staging(self.real.staging(*args), self.end)
+    @contextmanager
+    def staging(self, *args: Any) -> Iterator[Any]:
+        with self.real.staging(*args) as staging:
+            yield _with_moments(staging, self.end)
 
 
 def _run(job: Job, told: Connection) -> None:
@@ -242,6 +260,7 @@ def _operator(job: Job) -> Any:
         job.table,
         max_source_bytes=64 * MiB,
         structure=TableStructure(columns={"id": "UInt64", "name": "String"}, order_by="id"),
+        replication_mode=job.mode,
     )
     common: dict[str, Any] = {"task_id": job.task, "refresh": refresh, **job.arguments}
     match job.task:

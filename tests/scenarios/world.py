@@ -24,15 +24,22 @@ from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest, Waits
 from airflow_provider_dpone.sources import Source
 from tests.cluster import APP_PASSWORD, APP_USER, ClickHouseError, Fault, LocalCluster, wait_until
+from tests.integration.independent_site import IndependentSite
 from tests.integration.refresh_site import QUICK, RefreshSite
 from tests.scenarios import checker
 from tests.scenarios.history import Allowed, History, Reader, Snapshot, read_evidence, read_executions
 from tests.scenarios.outcome import Outcome, Result
 from tests.scenarios.worker import CONN_ID, Job, Worker
 
-SWAP = r"^\s*(EXCHANGE|RENAME)\b"
+COLUMNS = "(id UInt64, name String)"
+ENGINE = "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}')"
+SWAP = r"^\s*(EXCHANGE|RENAME)\b.* ON CLUSTER "
 CAS = r"^\s*ALTER TABLE .*authority_v1.* UPDATE"
 LOAD = r"^\s*INSERT INTO `mart\w+`\.`\w+__dpone_"
+SOURCE = r"^\s*INSERT INTO .*__dpone_[\s\S]*\bnumbers\("
+"""The load from the source."""
+COPY = r"^\s*INSERT INTO .*__dpone_.* FORMAT Native"
+"""The load of one independent replica, from the artifact."""
 DROP = r"^\s*DROP TABLE"
 QUEUE = r"distributed_ddl_queue"
 PATIENT = replace(QUICK, ready=60, publish=60, cleanup=30)
@@ -49,6 +56,7 @@ class World:
     :ivar entry: the queue entry that a scenario keeps in mind.
     :ivar results: how every task ended, in order.
     :ivar seen: the outcomes that the scenario was written for, in order.
+    :ivar kept: what was measured, for the proof; most scenarios measure nothing.
     """
 
     site: RefreshSite
@@ -58,6 +66,7 @@ class World:
     entry: str = ""
     results: list[Result] = field(default_factory=list)
     seen: list[Outcome] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
     allowed: Allowed = field(default_factory=Allowed)
     generations: dict[str, tuple[int, str]] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -72,6 +81,11 @@ class World:
     @property
     def cluster(self) -> LocalCluster:
         return self.site.cluster
+
+    @property
+    def independent(self) -> bool:
+        """Whether every replica has a table of its own."""
+        return not self.site.internal
 
     @property
     def receipt(self) -> StageReceipt:
@@ -95,6 +109,26 @@ class World:
         )
         self.generations[name] = (found["rows"], found["hash"])
         return f"SELECT number AS id, '{name}' AS name FROM numbers({count})"
+
+    def same_generation(self) -> str:
+        """The query of the newest generation once more, for a retry."""
+        rows, _ = self.generations[f"g{self.generation}"]
+        return f"SELECT number AS id, 'g{self.generation}' AS name FROM numbers({rows})"
+
+    def make_live(self) -> None:
+        """Make and fill a table as somebody else would have: shared by all replicas, or one on each."""
+        table, rows = f"{self.site.database}.{self.site.table}", self.new_generation()
+        if not self.independent:
+            self.cluster.execute(
+                f"CREATE TABLE {table} ON CLUSTER analytics {COLUMNS} ENGINE = {ENGINE} ORDER BY id"
+            )
+            self.cluster.execute(
+                f"INSERT INTO {table} {rows}", settings={"insert_quorum": len(self.cluster.nodes)}
+            )
+            return
+        for node in self.cluster.nodes:
+            self.cluster.execute(f"CREATE TABLE {table} {COLUMNS} ENGINE = MergeTree ORDER BY id", node=node)
+            self.cluster.execute(f"INSERT INTO {table} {rows}", node=node)
 
     def run(self, task: str, work: Callable[[], Any]) -> Result:
         """Run a task in this process."""
@@ -158,20 +192,30 @@ class World:
             return route.explain(ports.catalog, queue, ports.evidence, self.site.site, queue)
 
     def job(self, task: str, **more: Any) -> Job:
-        """A task for a worker, on what is under way."""
+        """A task for a worker, on what is under way.
+
+        :param more: of the job; and ``replicas``, another map of the direct connections than the right one.
+        """
         host, port = self.site.endpoints[0]
-        connection = {
+        connection: dict[str, Any] = {
             "conn_type": "dpone_clickhouse",
             "host": host,
             "port": port,
             "login": APP_USER,
             "password": APP_PASSWORD,
         }
+        places = {"EVIDENCE": self.site.folder}
+        if isinstance(self.site, IndependentSite):
+            replicas = more.pop("replicas", self.site.replicas)
+            connection["extra"] = {
+                "replicas": {alias: f"{at.host}:{at.port}" for alias, at in replicas.items()}
+            }
+            places["ARTIFACT"] = self.site.artifacts
         timeouts = {"ready": 60, "publish": 60, "cleanup": 30, **more.pop("timeouts", {})}
         environment = {
             f"AIRFLOW_CONN_{CONN_ID.upper()}": json.dumps(connection),
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            "AIRFLOW__DPONE__EVIDENCE_PATH": self.site.folder.as_uri(),
+            **{f"AIRFLOW__DPONE__{name}_PATH": folder.as_uri() for name, folder in places.items()},
             "_AIRFLOW_PROCESS_CONTEXT": "",
             **{f"AIRFLOW__DPONE__{name.upper()}_TIMEOUT": str(value) for name, value in timeouts.items()},
             **more.pop("environment", {}),
@@ -183,6 +227,7 @@ class World:
             "database": self.site.database,
             "table": self.site.table,
             "run": f"run{self.generation}",
+            "mode": "external" if self.independent else "internal",
             "staged": None if task == "stage" else dump(self.receipt),
             "waits": {"poll_first": 0.05, "poll_last": 0.5},
         }
@@ -248,7 +293,7 @@ class World:
         record, write_id, keys = self._row()
         held, code = False, ""
         ways: tuple[str, ...] = ()
-        if record is not None and record["phase"] in ("DISPATCHING", "BOUND", "TERMINAL"):
+        if record is not None and record["phase"] in checker.HELD:
             try:
                 told = self.explain()
             except Stopped as stopped:
@@ -314,14 +359,21 @@ class World:
             snapshots=list(self.snapshots),
             readers={node: list(reader.seen) for node, reader in self.readers.items()},
             allowed=self.allowed,
+            independent=self.independent,
         )
 
 
 @contextmanager
-def a_world(cluster: LocalCluster, database: str, folder: Path, *, balanced: bool = False) -> Iterator[World]:
-    """A new world with a reader on each node; its workers end with it."""
+def a_world(
+    cluster: LocalCluster, database: str, folder: Path, *, balanced: bool = False, independent: bool = False
+) -> Iterator[World]:
+    """A new world with a reader on each node; its workers end with it.
+
+    :param independent: every replica has a table of its own.
+    """
     endpoint = cluster.load_balancer if balanced else cluster.endpoints[0]
-    world = World(RefreshSite(cluster, database, folder, (endpoint,), waits=PATIENT))
+    kind = IndependentSite if independent else RefreshSite
+    world = World(kind(cluster, database, folder, (endpoint,), waits=PATIENT))
     with world.stack as stack:
         for node in cluster.nodes:
             reader = Reader(cluster, node, database, world.site.table)
@@ -364,4 +416,19 @@ def _json(receipt: Any) -> Mapping[str, Any]:
     return asdict(receipt)
 
 
-__all__ = ["CAS", "DROP", "LOAD", "QUEUE", "SWAP", "Waits", "World", "a_world", "together", "violations"]
+__all__ = [
+    "CAS",
+    "COLUMNS",
+    "COPY",
+    "DROP",
+    "ENGINE",
+    "LOAD",
+    "QUEUE",
+    "SOURCE",
+    "SWAP",
+    "Waits",
+    "World",
+    "a_world",
+    "together",
+    "violations",
+]
