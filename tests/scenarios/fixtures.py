@@ -50,7 +50,7 @@ class Results:
         BUILD.mkdir(exist_ok=True)
         for row in self.rows:
             kept = row.pop("kept")
-            if kept and row["passed"]:
+            if isinstance(kept, dict) and row["passed"]:
                 KEPT.write_text(json.dumps({**made(), **kept}, indent=1) + "\n")
         for independent, file in RESULTS.items():
             if rows := [row for row in self.rows if row["independent"] is independent]:

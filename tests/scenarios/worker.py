@@ -201,9 +201,12 @@ class _Connected:
     def site(self) -> Site:
         return self.real.site
 
+    def staging(self, *args: Any) -> Any:
+        return _with_moments(self.real.staging(*args), self.end)
+
     @contextmanager
-    def staging(self, *args: Any) -> Iterator[Any]:
-        with self.real.staging(*args) as staging:
+    def replica_staging(self, *args: Any) -> Iterator[Any]:
+        with self.real.replica_staging(*args) as staging:
             yield _with_moments(staging, self.end)
 
 
