@@ -189,7 +189,7 @@ def _needed(record: Mapping[str, Any] | None, node: int, lived: Collection[str])
         yield _on(record["desired"], node), "new generation"
     elif phase in ("COMPLETED", "COMPLETED_RETAINING"):
         yield _on(record["desired"], node), "live generation"
-    for stage in record.get("stages", ()):
+    for stage in record["stages"] if phase == "STAGING" else ():
         if stage["alias"] == _alias(node) and stage["state"] != "claimed":
             yield stage["uuid"], "proven table"
     for item in record["retained"]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -36,7 +37,7 @@ class Results:
     """Gathers what each scenario has reported."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, object]] = []
+        self.rows: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_provider_dpone import composition
 from airflow_provider_dpone.clickhouse.errors import ReplyLost
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.publication.content import CanonicalDigest
@@ -175,6 +176,14 @@ def _race(world: World) -> None:
     world.seen.append(Outcome.STAGED)
 
 
+def _found_by_orphans(world: World) -> bool:
+    """A create that came late left a table, and ``airflow dpone orphans`` names it."""
+    with world.site.worker("orphans") as (_, server):
+        found = composition.orphans(server, world.site.cluster_name)
+    left = world.site.tables() - {"orders"}
+    return bool(left) and left <= {one.name for one in found}
+
+
 # ---- machines
 
 
@@ -269,6 +278,23 @@ _INDEPENDENT: tuple[Scenario, ...] = (
             wakes(Outcome.RETRYABLE, Outcome.REFUSED, Outcome.CONTRADICTION),
             next_run(),
             NOTHING_LEFT,
+        ),
+        independent=True,
+    ),
+    Scenario(
+        "an operation is abandoned while its stage worker is about to create a table",
+        ("zombie worker", "abandon"),
+        Outcome.RESOLVED,
+        (
+            live(),
+            worker("stage", Moment.BEFORE_CREATE, Fate.SLEEP),
+            operator("abandon", phase="ABORTED"),
+            UNTOUCHED,
+            next_run(),
+            NOTHING_LEFT,
+            wakes(Outcome.RETRYABLE, Outcome.REFUSED, Outcome.CONTRADICTION),
+            must("the table that it left is found", _found_by_orphans),
+            next_run(),
         ),
         independent=True,
     ),

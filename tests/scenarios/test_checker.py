@@ -200,6 +200,11 @@ def test_an_attempt_that_is_not_proven_may_be_gone() -> None:
     assert checker.check(found) == []
 
 
+def test_what_was_given_up_may_be_gone() -> None:
+    given_up = _own(tables=LIVE_OLD, record={**STAGING, "phase": "ABORTED"}, result=None)
+    assert checker.check(given_up) == []
+
+
 STORED = {"outcome": "stored", "phase": "DISPATCHING", "epoch": 1}
 TWO_RECEIPTS = replace(PROVEN, receipt={**PROVEN.receipt, "replicas": [{"after": {"target": NEW}}]})
 PLANTED: tuple[tuple[str, Callable[..., Any], History, str], ...] = (

@@ -44,6 +44,7 @@ class Moment(StrEnum):
 
     LOCKED = "the target is locked, and the source is not read"
     SEALED = "the artifact is sealed, and the record does not name it"
+    BEFORE_CREATE = "a table is claimed, and not created"
     CREATED = "the candidate is created"
     LOADED = "the candidate is loaded"
     RENAMED = "a replica's table has the candidate's name, and is not READY"
@@ -157,29 +158,31 @@ class _Queue:
         return self.real.read(token)
 
 
-_AFTER_CALL: Mapping[str, Moment] = {
-    "create": Moment.CREATED,
-    "seal": Moment.SEALED,
-    "load": Moment.LOADED,
-    "promote": Moment.RENAMED,
+_AROUND_CALL: Mapping[str, tuple[Moment | None, Moment]] = {
+    "create": (Moment.BEFORE_CREATE, Moment.CREATED),
+    "seal": (None, Moment.SEALED),
+    "load": (None, Moment.LOADED),
+    "promote": (None, Moment.RENAMED),
 }
-"""The moments after calls of a staging adapter; not every adapter has all of these calls."""
+"""The moments around calls of a staging adapter; not every adapter has all of these calls."""
 
 
 def _with_moments(staging: Any, end: _End) -> Any:
-    """The staging adapter itself, with a moment after some of its calls: the stage task asks which one it is."""
+    """The staging adapter itself, with moments around some of its calls: the stage task asks which one it is."""
 
-    def with_moment(call: Callable[..., Any], moment: Moment) -> Callable[..., Any]:
+    def with_moments(call: Callable[..., Any], before: Moment | None, after: Moment) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                end.at(before)
             result = call(*args, **kwargs)
-            end.at(moment)
+            end.at(after)
             return result
 
         return called
 
-    for name, moment in _AFTER_CALL.items():
+    for name, moments in _AROUND_CALL.items():
         if hasattr(staging, name):
-            setattr(staging, name, with_moment(getattr(staging, name), moment))
+            setattr(staging, name, with_moments(getattr(staging, name), *moments))
     return staging
 
 
