@@ -522,13 +522,13 @@ def look_again_between_permit_and_send() -> Iterator[None]:
 def append_to_an_ambiguous_attempt() -> Iterator[None]:
     """What an earlier try left is loaded again, instead of being left behind."""
 
-    def verify(self: Any, alias: str) -> bool:
+    def verify(self: Any, alias: str) -> stages.SeenReplica:
         stage, artifact = self._of(alias), self.slot.record.artifact
         self.staging.settle(stage)
         if not self._holds_content(stage):
             self.staging.load(self.plan, stage, artifact, target_key=self.slot.record.target_key)
         self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
-        return True
+        return stages.SeenReplica(self._of(alias).uuid, None)
 
     with mock.patch.object(replicas._Stage, "_verify", verify):
         yield
@@ -551,10 +551,10 @@ def read_the_source_before_the_lock() -> Iterator[None]:
 def adopt_without_comparing_the_content() -> Iterator[None]:
     """The table that an earlier try left is taken for loaded: its name and UUID are right."""
 
-    def verify(self: Any, alias: str) -> bool:
+    def verify(self: Any, alias: str) -> stages.SeenReplica:
         self.staging.settle(self._of(alias))
         self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
-        return True
+        return stages.SeenReplica(self._of(alias).uuid, None)
 
     with mock.patch.object(replicas._Stage, "_verify", verify):
         yield
@@ -565,9 +565,9 @@ def trust_an_acknowledged_load() -> Iterator[None]:
     """A load that the server acknowledged is not compared with what was sealed."""
     real = replicas._Stage._build
 
-    def build(self: Any, alias: str) -> None:
+    def build(self: Any, alias: str) -> Any:
         with mock.patch.object(replicas._Stage, "_holds_content", return_value=True):
-            real(self, alias)
+            return real(self, alias)
 
     with mock.patch.object(replicas._Stage, "_build", build):
         yield
@@ -714,9 +714,9 @@ def drop_the_attempt_when_its_load_failed() -> Iterator[None]:
     """An attempt that stopped is dropped at once, whether or not its load has ended."""
     real = replicas._Stage._build
 
-    def build(self: Any, alias: str) -> None:
+    def build(self: Any, alias: str) -> Any:
         try:
-            real(self, alias)
+            return real(self, alias)
         except Stopped:
             if (stage := self.slot.record.stage_of(alias)) is not None:
                 self.staging.drop(stage)
