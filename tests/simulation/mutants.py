@@ -184,7 +184,7 @@ def treat_a_pruned_entry_as_failed() -> Iterator[None]:
             return decide.Abort(decide._not_seen(record))
         return real(s, record)
 
-    def aborted(record: Any, *, now: int) -> Any:
+    def aborted(record: Any, *, now: int, drop_after: int | None = None) -> Any:
         return record.moved(
             phase=Phase.ABORTED, retained=transitions.kept(record, drop_after=now), changed_at=now
         )
@@ -351,7 +351,7 @@ def disarm_by_drop() -> Iterator[None]:
 def abandon_what_was_dispatched() -> Iterator[None]:
     """A claimed permit is taken as never used."""
 
-    def aborted(record: Any, *, now: int) -> Any:
+    def aborted(record: Any, *, now: int, drop_after: int | None = None) -> Any:
         kept = transitions.kept(record, drop_after=now)
         return record.moved(phase=Phase.ABORTED, retained=kept, changed_at=now)
 
