@@ -21,6 +21,8 @@ from airflow_provider_dpone.publication.stop import Code, Stopped
 from tests.cluster import LocalCluster
 from tests.cluster.client import wait_until
 from tests.cluster.spec import ADMIN_USER
+from tests.integration.external_site import init as init_independent
+from tests.integration.independent_site import IndependentSite
 from tests.integration.refresh_site import QUICK, RefreshSite, rows_query
 from tests.integration.task_site import connect
 from tests.integration.test_ways_out import (
@@ -117,6 +119,23 @@ def next_run_publishes(site: RefreshSite, rows: int) -> None:
 INTRODUCTION: Final = "Runbook: ways out of a hold"
 
 
+def test_a_table_that_a_dead_stage_task_locked_is_given_up(
+    site: RefreshSite,
+    operator: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = site.cluster
+    connect(monkeypatch, own, tmp_path, conn_id="clickhouse_independent")
+    init_independent(own)
+    independent = IndependentSite(own, DATABASE, tmp_path, (own.endpoints[0],), table="exchange_rates")
+    own.refuse(2, r"^\s*INSERT INTO .* FORMAT Native")
+    stopped(lambda: independent.stage(rows_query(7)))
+    assert independent.record().record.phase is Phase.STAGING
+    operator("Locked or staging, and its task is dead", "abandon")
+    assert independent.record().record.phase is Phase.ABORTED
+
+
 def test_a_prepared_operation_of_a_dag_that_is_gone_is_abandoned(
     site: RefreshSite, operator: Callable[..., str]
 ) -> None:
@@ -204,6 +223,6 @@ def test_a_replica_that_is_gone_for_ever_is_retired(site: RefreshSite, operator:
 def test_no_command_of_the_page_is_left_out(request: pytest.FixtureRequest) -> None:
     """The last one: it counts what the others ran."""
     ours = [item for item in request.session.items if item.path == request.path]
-    if len(ours) != 7:
+    if len(ours) != 8:
         pytest.fail(f"{len(ours)} of this file's tests were chosen; this one needs all")
     assert set(of_page("bash")) == RUN
