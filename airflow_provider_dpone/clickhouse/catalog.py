@@ -190,7 +190,7 @@ class Catalog:
             self.observe([table])
         if (columns := self._columns.get(table)) is None:
             raise Stopped(Stop(Code.CANDIDATE_DIFFERS, f"Table {table!r} is not there to be compared."))
-        independent = not any(member.internal_replication for member in self.inventory.members)
+        independent = self.inventory.independent
         select, settings = content_digest_select, READ_SETTINGS
         if independent:
             select = canonical_digest_select

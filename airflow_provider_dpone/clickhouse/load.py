@@ -34,7 +34,7 @@ from airflow_provider_dpone.clickhouse.source_access import SourceAccess, source
 from airflow_provider_dpone.clickhouse.sql import identifier, qualified, tokens, unquote
 from airflow_provider_dpone.clickhouse.staging_plan import Planned
 from airflow_provider_dpone.publication.canonical import Json
-from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.stop import Code, Stopped
 from airflow_provider_dpone.routes.ports import Loaded, Log, Target
 from airflow_provider_dpone.sources import RowsLoad, SelectLoad, SourceColumn, StreamLoad
 from airflow_provider_dpone.values import ClusterRefresh
@@ -443,13 +443,3 @@ def _generator(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
 
 def cancelled() -> Stopped:
     return stop_with(Code.STAGING_FAILED, "The load was cancelled, because the task was asked to stop.")
-
-
-def _stop(
-    code: Code,
-    message: str,
-    *,
-    facts: Mapping[str, Json] | None = None,
-    replicas: Mapping[str, Mapping[str, Json]] | None = None,
-) -> Stopped:
-    return Stopped(Stop(code, message, facts=facts or {}, replicas=replicas or {}))

@@ -354,9 +354,14 @@ def moved_since(observation: Observation, table: str, slot: Slot) -> Stop | None
             "Another operation wrote the target's record while this one was staging.",
             facts={"phase": found.record.phase.value if found else None},
         )
+    return live_moved(observation, table, slot.live)
+
+
+def live_moved(observation: Observation, table: str, before: Generation | None) -> Stop | None:
+    """Return ``TARGET_MOVED`` if a replica's live table is not the one that staging started from."""
     for alias, facts in observation.replicas.items():
         live = facts.tables.get(table)
-        if (live.generation if live else None) != (slot.live.on(alias) if slot.live else None):
+        if (live.generation if live else None) != (before.on(alias) if before else None):
             return Stop(
                 Code.TARGET_MOVED,
                 f"The target was replaced or altered on {alias} while this operation was staging.",

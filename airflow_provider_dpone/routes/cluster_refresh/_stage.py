@@ -121,6 +121,21 @@ def prepared_before(
     return stage_receipt(record, plan, staging.quoted(record.candidate), resumed=True)
 
 
+def require_all_stored(loaded: Loaded) -> None:
+    """Check that the server stored as many rows as the source says it gave, where that can tell.
+
+    :raises Stopped: ``ROWS_DISAGREE``.
+    """
+    if loaded.source_rows is not None and loaded.source_rows != loaded.rows:
+        raise Stopped(
+            Stop(
+                Code.ROWS_DISAGREE,
+                f"The source gave {loaded.source_rows:,} rows, the server stored {loaded.rows:,}.",
+                facts={"source_rows": loaded.source_rows, "stored_rows": loaded.rows},
+            )
+        )
+
+
 _NOTHING = Loaded(0, 0, None)
 
 
@@ -194,14 +209,7 @@ class _Stage:
 
         with self._effect():
             loaded = self.staging.load(plan, self.attempt)
-        if loaded.source_rows is not None and loaded.source_rows != loaded.rows:
-            raise Stopped(
-                Stop(
-                    Code.ROWS_DISAGREE,
-                    f"The source gave {loaded.source_rows:,} rows, the server stored {loaded.rows:,}.",
-                    facts={"source_rows": loaded.source_rows, "stored_rows": loaded.rows},
-                )
-            )
+        require_all_stored(loaded)
         ports.log(f"{target}: {loaded.rows:,} rows loaded ({loaded.bytes:,} bytes).")
         self._wait_ready(loaded)
         content = self._content(loaded)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_dpone.publication import replica_stages as stages
 from airflow_provider_dpone.publication import transitions
-from airflow_provider_dpone.publication.admission import Resume, Slot, moved_since, no_room
+from airflow_provider_dpone.publication.admission import Resume, Slot, live_moved, moved_since, no_room
 from airflow_provider_dpone.publication.classify import inventory_drift
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.decide import incomplete
@@ -54,7 +54,11 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     require_target,
     write,
 )
-from airflow_provider_dpone.routes.cluster_refresh._stage import prepared_before, stage_receipt
+from airflow_provider_dpone.routes.cluster_refresh._stage import (
+    prepared_before,
+    require_all_stored,
+    stage_receipt,
+)
 from airflow_provider_dpone.routes.ports import (
     Conflict,
     OutcomeUnknown,
@@ -343,14 +347,7 @@ class _Stage:
         staging.create(self.plan, extract, authority_id=record.authority_id, operation_id=record.operation_id)
         created = self._created(extract)
         loaded = staging.extract(self.plan, extract)
-        if loaded.source_rows is not None and loaded.source_rows != loaded.rows:
-            raise Stopped(
-                Stop(
-                    Code.ROWS_DISAGREE,
-                    f"The source gave {loaded.source_rows:,} rows, the server stored {loaded.rows:,}.",
-                    facts={"source_rows": loaded.source_rows, "stored_rows": loaded.rows},
-                )
-            )
+        require_all_stored(loaded)
         ports.log(f"{target}: {loaded.rows:,} rows read from the source ({loaded.bytes:,} bytes).")
         content = staging.content(extract.name, extract.alias)
         if content.rows != loaded.rows:
@@ -687,16 +684,8 @@ class _Stage:
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
         if stop := inventory_drift(stored.record, seen):
             raise Stopped(stop)
-        for alias, facts in seen.replicas.items():
-            live = facts.tables.get(target.table)
-            if (live.generation if live else None) != stored.record.predecessor_on(alias):
-                raise Stopped(
-                    Stop(
-                        Code.TARGET_MOVED,
-                        f"The target was replaced or altered on {alias} while this operation was staging.",
-                        facts={"replica": alias},
-                    )
-                )
+        if stop := live_moved(seen, target.table, stored.record.predecessor):
+            raise Stopped(stop)
 
     def _give_up(self, stop: Stop) -> None:
         """Free the target: a retry would meet the same answer. The stop itself is what is reported.
