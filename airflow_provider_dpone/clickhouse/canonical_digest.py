@@ -1,9 +1,9 @@
 """One digest for equal rows on servers that know nothing of each other.
 
 Where every member has a table of its own, nothing but the rows can show that the members hold the same. A row
-is written by the server as ``RowBinary``, its columns in the order of their names, and hashed with SHA-256; the
-hashes are added up as 256-bit numbers. A sum depends on no order, so parts, merges and threads don't matter,
-and nothing is sorted or kept.
+is written by the server as ``RowBinary`` and hashed with SHA-256; the hashes are added up as 256-bit numbers. A
+sum depends on no order, so parts, merges and threads don't matter, and nothing is sorted or kept. First in a row
+are the columns of a fixed width, then all others, both in the order of their names.
 
 The bytes of a row belong to one row only. Each value is written so that its end is known from its beginning:
 a fixed number of bytes; a length and that many bytes or elements; one byte for NULL, with the value behind it
@@ -119,26 +119,44 @@ def _is_canonical(kind: ColumnType) -> bool:
 # --- the statement -----------------------------------------------------------------------------------------
 
 
-def canonical_digest_select(database: str, table: str, columns: Collection[str]) -> str:
+def canonical_digest_select(database: str, table: str, columns: Collection[ColumnDefinition]) -> str:
     """One row ``rows, sha256`` for a table on the server that runs it; fit for ``view(...)``.
 
-    ``columns`` are the stored ones (``TableDefinition.digest_columns``), in any order. Send it with
-    :data:`DIGEST_SETTINGS`.
+    ``columns`` are the stored ones (``TableDefinition.stored_columns``), in any order, of the profile. Send it
+    with :data:`DIGEST_SETTINGS`.
 
     Raises ``ValueError`` where there is no column, or one name stands twice.
     """
     if not columns:
         raise ValueError("a digest needs at least one column")
-    if len(set(columns)) != len(columns):
+    names = [column.name for column in columns]
+    if len(set(names)) != len(names):
         raise ValueError("a column stands twice")
-    row = ", ".join(map(identifier, sorted(columns)))
-    total = identifier(unused_name(columns))
+    total = identifier(unused_name(names))
     digest = f"leftPad(lower(hex(tupleElement({total}, 2))), 64, '0')"
     return (
         f"SELECT tupleElement({total}, 1) AS rows, {digest} AS sha256 FROM ("
-        f"SELECT tuple(count(), sum(reinterpretAsUInt256(SHA256(formatRow('RowBinary', {row}))))) AS {total} "
+        f"SELECT tuple(count(), sum(reinterpretAsUInt256(SHA256({_row(columns)})))) AS {total} "
         f"FROM {qualified(database, table)})"
     )
+
+
+def _row(columns: Collection[ColumnDefinition]) -> str:
+    """An expression for the bytes of a row.
+
+    A column of a fixed width is its memory, in ``RowBinary`` too; read as a whole column it takes a fraction of
+    the time that ``formatRow`` takes for it, which writes value by value.
+    """
+    fixed = sorted(column.name for column in columns if _is_fixed(column_type(column.type)))
+    others = sorted({column.name for column in columns}.difference(fixed))
+    pieces = [f"reinterpretAsFixedString({identifier(name)})" for name in fixed]
+    if others:
+        pieces.append(f"formatRow('RowBinary', {', '.join(map(identifier, others))})")
+    return f"concat({', '.join(pieces)})" if len(pieces) > 1 else pieces[0]
+
+
+def _is_fixed(kind: ColumnType) -> bool:
+    return kind.name in SCALARS and kind.name != "String" and not (kind.nullable or kind.low_cardinality)
 
 
 # --- columns that members would compute differently ---------------------------------------------------------

@@ -47,6 +47,7 @@ from airflow_provider_dpone.clickhouse.table_comment import split_comment
 from airflow_provider_dpone.clickhouse.table_definition import (
     INDEPENDENT_ENGINE,
     REPLICATED_ENGINE,
+    ColumnDefinition,
     DefinitionError,
     TableDefinition,
     admit_engine,
@@ -117,7 +118,7 @@ class Catalog:
     content_timeout: float = CONTENT_TIMEOUT
     fewest_replicas: int = 2
     _inventory: Inventory | None = None
-    _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _columns: dict[str, tuple[ColumnDefinition, ...]] = field(default_factory=dict)
     _settings: frozenset[str] = frozenset()
 
     @property
@@ -191,18 +192,20 @@ class Catalog:
         if (columns := self._columns.get(table)) is None:
             raise Stopped(Stop(Code.CANDIDATE_DIFFERS, f"Table {table!r} is not there to be compared."))
         independent = self.inventory.independent
-        select, settings = content_digest_select, READ_SETTINGS
+        database, settings = self.target.database, READ_SETTINGS
         if independent:
-            select = canonical_digest_select
+            select = canonical_digest_select(database, table, columns)
             # One that a replica doesn't know would be refused there.
             ours = {name: value for name, value in DIGEST_SETTINGS.items() if name in self._settings}
             settings = {**READ_SETTINGS, **ours}
+        else:
+            select = content_digest_select(database, table, [column.name for column in columns])
         sequence = next_sequence()
         try:
             reply = self.server.read(
                 "SELECT toUInt32(_shard_num) AS replica, * "
                 f"FROM clusterAllReplicas({string(self.target.cluster)}, "
-                f"view({select(self.target.database, table, columns)}))",
+                f"view({select}))",
                 settings={**settings, "skip_unavailable_shards": 0},
                 timeout=self.content_timeout,
             )
@@ -491,7 +494,7 @@ def _definition(create_query: str) -> TableDefinition | None:
         return None
 
 
-def _stored_columns(answers: Answers) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _stored_columns(answers: Answers) -> Iterator[tuple[str, tuple[ColumnDefinition, ...]]]:
     """Return the stored columns of each table, from the first replica that shows it."""
     seen: set[str] = set()
     for number in sorted(answers.replicas):
@@ -500,7 +503,7 @@ def _stored_columns(answers: Answers) -> Iterator[tuple[str, tuple[str, ...]]]:
             definition = _definition(fields["create_table_query"] or "")
             if name not in seen and definition is not None:
                 seen.add(name)
-                yield name, definition.digest_columns
+                yield name, definition.stored_columns
 
 
 def _drift(message: str) -> Stop:

@@ -318,7 +318,7 @@ class ClusterReplicaStaging:
         if planned is None:
             raise ValueError("nothing is compared before the plan")
         doing = f"Computing the content of {name!r} on {alias}"
-        sql = canonical_digest_select(self._target.database, name, planned.definition.digest_columns)
+        sql = canonical_digest_select(self._target.database, name, planned.definition.stored_columns)
         try:
             ((rows, digest),) = (
                 self._servers[alias].read(sql, settings=_known(planned), timeout=self._limits.load).rows

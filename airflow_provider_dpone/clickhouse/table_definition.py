@@ -149,9 +149,9 @@ class TableDefinition:
         return split_comment(self.comment)[0]
 
     @property
-    def digest_columns(self) -> tuple[str, ...]:
-        """Names of the columns that rows have on disk, in their order: what a content digest covers."""
-        return tuple(column.name for column in self.columns if column.stored)
+    def stored_columns(self) -> tuple[ColumnDefinition, ...]:
+        """The columns that rows have on disk, in their order: what a content digest covers."""
+        return tuple(column for column in self.columns if column.stored)
 
     @property
     def insertable_columns(self) -> tuple[ColumnDefinition, ...]:

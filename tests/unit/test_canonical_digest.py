@@ -143,28 +143,47 @@ def test_no_value_is_the_beginning_of_another(kind: str) -> None:
 
 
 def test_the_statement() -> None:
-    assert canonical_digest_select("d", "t", ["b", "a"]) == (
+    columns = [column("String", name="b"), column("Nullable(Int8)", name="a"), column("Int32", name="n")]
+    assert canonical_digest_select("d", "t", columns) == (
         "SELECT tupleElement(`total`, 1) AS rows, leftPad(lower(hex(tupleElement(`total`, 2))), 64, '0') AS sha256 "
-        "FROM (SELECT tuple(count(), sum(reinterpretAsUInt256(SHA256(formatRow('RowBinary', `a`, `b`))))) "
+        "FROM (SELECT tuple(count(), sum(reinterpretAsUInt256(SHA256("
+        "concat(reinterpretAsFixedString(`n`), formatRow('RowBinary', `a`, `b`)))))) "
         "AS `total` FROM `d`.`t`)"
     )
 
 
-def test_the_order_of_columns_does_not_matter() -> None:
-    one, other = ["b", "a", "ä", "B", "n.x", "日", "🙂"], ["🙂", "日", "n.x", "ä", "a", "B", "b"]
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_columns_of_a_fixed_width_are_read_as_their_memory(kind: str) -> None:
+    widths = {len(encoding) for _, encoding in ENCODINGS[kind]}
+    sql = canonical_digest_select("d", "t", [column(kind)])
+    variable = ("String", "Nullable", "Array", "Map", "Tuple", "LowCardinality")
+    if kind.startswith(variable):
+        assert "SHA256(formatRow('RowBinary', `x`))" in sql
+    else:
+        assert len(widths) == 1
+        assert "SHA256(reinterpretAsFixedString(`x`))" in sql
+
+
+@pytest.mark.parametrize("kind", ["UInt8", "String"])
+def test_the_order_of_columns_does_not_matter(kind: str) -> None:
+    names = ["b", "a", "ä", "B", "n.x", "日", "🙂"]
+    one, other = (
+        [column(kind, name=name) for name in found] for found in (names, sorted(names, reverse=True))
+    )
     assert canonical_digest_select("d", "t", one) == canonical_digest_select("d", "t", other)
 
 
 def test_names_are_quoted_and_none_is_hidden() -> None:
-    sql = canonical_digest_select("d`", "t", ["a`b", "total", "total_"])
+    names = ["a`b", "total", "total_"]
+    sql = canonical_digest_select("d`", "t", [column("String", name=name) for name in names])
     assert "'RowBinary', `a\\`b`, `total`, `total_`" in sql
     assert "AS `total__` FROM `d\\``.`t`" in sql
 
 
-@pytest.mark.parametrize("columns", [[], ["a", "b", "a"]])
-def test_a_digest_needs_columns_each_once(columns: list[str]) -> None:
+@pytest.mark.parametrize("names", [[], ["a", "b", "a"]])
+def test_a_digest_needs_columns_each_once(names: list[str]) -> None:
     with pytest.raises(ValueError, match="column"):
-        canonical_digest_select("d", "t", columns)
+        canonical_digest_select("d", "t", [column("UInt8", name=name) for name in names])
 
 
 def test_what_keeps_a_load_whole_keeps_a_digest_whole() -> None:
