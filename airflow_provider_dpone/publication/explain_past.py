@@ -33,6 +33,7 @@ from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     IndependentRetained,
     Owner,
+    Phase,
     Retained,
 )
 from airflow_provider_dpone.publication.stop import MEANINGS, Code, Stop
@@ -65,6 +66,8 @@ def with_past(
     happened = list(told.happened)
     if past is not None and told.held and told.record is not None and told.record.publication is not None:
         happened += _reply(past)
+    if past is not None and told.record is not None and told.record.phase is Phase.ABORTED:
+        happened += _why_given_up(past)
     told = replace(told, past=past, others=tuple(others), happened=tuple(happened), leftovers=left)
     if told.held:
         return replace(told, plain=f"{told.plain}{_refused(past, told.owner)}")
@@ -125,6 +128,17 @@ def _reply(past: Past) -> Iterator[str]:
         yield f"The reply of the statement was lost at {when(past.replied_at)}: the queue and the tables tell."
     elif past.reply is None:
         yield "No reply of the statement was written down, as when its worker dies: the queue and the tables tell."
+
+
+def _why_given_up(past: Past) -> Iterator[str]:
+    why = past.given_up
+    if why is None:
+        return
+    if why.code is None:
+        yield f"An operator ended it at {when(why.at)}: {why.reason}"
+    elif why.code in Code.__members__:
+        code = Code[why.code]
+        yield f"The reason was written down at {when(why.at)}: {MEANINGS[code].meaning} ({code.value})"
 
 
 _KEPT_AS_ASKED = "it is kept for as long as retain_predecessor asks"

@@ -17,7 +17,7 @@ from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import Resume, Slot, live_moved, moved_since, no_room
 from airflow_provider_dpone.publication.classify import inventory_drift
 from airflow_provider_dpone.publication.content import CanonicalDigest
-from airflow_provider_dpone.publication.decide import incomplete
+from airflow_provider_dpone.publication.decide import Abort, incomplete
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import candidate_name
 from airflow_provider_dpone.publication.receipt import StageReceipt
@@ -54,6 +54,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     require_target,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import write_down
 from airflow_provider_dpone.routes.cluster_refresh._stage import (
     prepared_before,
     require_all_stored,
@@ -236,6 +237,8 @@ class _Stage:
         ):
             return stored
         ports, target = self.ports, self.site.target
+        followed = Stop(Code.SUPERSEDED, f"{target}: a later run of this publication stages now.")
+        write_down(ports, stored, Abort(followed), None, None, None)
         written = write(ports, stored, transitions.aborted(stored.record, now=self.server_time))
         if written is None:
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
@@ -695,6 +698,7 @@ class _Stage:
         slot, record = self.slot, self.slot.record
         kept = transitions.KEEP_PARKED if stop.code is Code.CONTENT_DIFFERS else 0
         try:
+            write_down(self.ports, slot.stored, Abort(stop), None, None, None)
             slot.move(lambda now: transitions.aborted(now, now=self._now(), drop_after=self._now() + kept))
             if not kept:
                 self._drop_attempts(record)
