@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.cli import commands, holds, ways
+from airflow_provider_dpone.clickhouse import replica_staging
 from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE, Grants, required_grants
+from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.record import IndependentRecord, Phase
@@ -22,6 +26,7 @@ from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, RolledBack
 from airflow_provider_dpone.routes.ports import Target
 from tests.cluster import INDEPENDENT_CLUSTER_NAME, LocalCluster
+from tests.cluster.client import wait_until
 from tests.integration.external_site import external_site, init
 from tests.integration.independent_site import IndependentSite
 from tests.integration.refresh_site import QUICK, rows_query
@@ -183,6 +188,37 @@ def test_a_stage_task_that_still_runs_when_it_is_given_up_moves_nothing(site: In
     assert site.counts() == [3, 3]
     assert site.refresh(5, run="next").rows == 5
     assert site.tables() == {"orders"}
+
+
+def test_a_comparison_on_a_replica_ends_with_its_task(
+    site: IndependentSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = (
+        "SELECT count(), toString(sum(sleepEachRow(0.01))) FROM numbers(1000000) SETTINGS max_block_size = 10"
+    )
+    monkeypatch.setattr(replica_staging, "canonical_digest_select", lambda *_: endless)
+    ended: list[bool | None] = []
+    running = "SELECT count() FROM system.processes WHERE query_id LIKE 'dpone-read-%'"
+    original = ClusterReplicaStaging.content
+
+    def content(self: ClusterReplicaStaging, name: str, alias: str) -> CanonicalDigest:
+        def kill() -> None:
+            wait_until(lambda: site.cluster.scalar(running) == 1)
+            ended.append(self.cancel())
+
+        with ThreadPoolExecutor() as pool:
+            killing = pool.submit(kill)
+            try:
+                return original(self, name, alias)
+            finally:
+                killing.result()
+
+    monkeypatch.setattr(ClusterReplicaStaging, "content", content)
+    stop = stopped(lambda: site.stage(rows_query(3), run="first"))
+    assert (stop.code, stop.facts["exception_code"], ended) == (Code.SERVER_ERROR, 394, [True])
+    assert site.cluster.scalar(running) == 0
+    # Nothing is given up: a retry goes on.
+    assert site.record().record.phase is Phase.LOCKED
 
 
 def test_a_bad_load_is_rolled_back_on_every_replica(
