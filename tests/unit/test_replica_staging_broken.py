@@ -102,6 +102,17 @@ def test_an_attempt_that_can_not_be_settled_is_not_dropped() -> None:
     assert site.names == before
 
 
+def test_who_abandons_is_told_that_sealed_rows_stay_until_somebody_holds_the_target_again() -> None:
+    site = ReplicaSite(failing("load s1/r2"))
+    stopped_by(site)
+    assert site.abandon().sealed
+    assert len(site.artifacts) == 1
+    site.at = lambda name: None
+    site.stage(series="1")
+    assert site.artifacts == set()
+    assert not site.abandon().sealed
+
+
 def test_an_operation_that_has_left_too_much_behind_frees_the_target() -> None:
     site = ReplicaSite(failing("extract", code=Code.SOURCE_FAILED))
     codes: list[Code] = []
