@@ -153,7 +153,9 @@ def _kept(
     for item in record.retained if record is not None else ():
         seen = _where(observation, item.name, item.generation.uuids)
         if seen:
-            why = _why_kept(item, past, drops.get(item.name, {}), observation.server_time)
+            why = _other_beside(observation, item) or _why_kept(
+                item, past, drops.get(item.name, {}), observation.server_time
+            )
             kind: Literal["predecessor", "candidate"] = (
                 "candidate" if _never_live(record, item) else "predecessor"
             )
@@ -173,6 +175,21 @@ def _never_live(record: AuthorityRecord | None, item: Retained) -> bool:
         return not record.published
     before = record.predecessor.uuids if record.predecessor else frozenset()
     return item.generation.uuids.isdisjoint(before)
+
+
+def _other_beside(observation: Observation, item: Retained) -> str | None:
+    """Return why a kept table can't be dropped by its name: on another replica that is another table's."""
+    others = [
+        alias
+        for alias, facts in observation.replicas.items()
+        if (table := facts.tables.get(item.name)) is not None and table.uuid not in item.generation.uuids
+    ]
+    if not others:
+        return None
+    return (
+        f"another table has its name on {', '.join(others)}, so nothing is dropped by that name: find out what it is "
+        "and rename it away, then cleanup or the next run drops this one"
+    )
 
 
 def _why_kept(item: Retained, past: Past | None, codes: Mapping[str, int], now: int) -> str:

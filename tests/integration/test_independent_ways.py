@@ -153,6 +153,40 @@ def test_a_staging_whose_task_is_dead_is_told_replica_by_replica_and_given_up(
     assert site.counts() == [5, 5]
 
 
+def test_a_table_of_somebody_under_the_candidates_name_is_never_dropped_and_there_is_a_way_out(
+    site: IndependentSite,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    connect(monkeypatch, site.cluster, tmp_path)
+    name = half_staged(site).candidate
+    second = f"{site.database}.{name}"
+    site.cluster.execute(f"CREATE TABLE {second} (id UInt64) ENGINE = Log", node=2)
+    site.cluster.execute(f"INSERT INTO {second} VALUES (1)", node=2)
+    assert abandon(site).kept == name
+    (item,) = site.record().record.retained
+    (left,) = explain(site).leftovers
+    assert left.replicas == ("s1/r1",)
+    assert "another table has its name on s1/r2" in left.why
+    assert "rename it away" in left.why
+    (orphan,) = orphans(site)
+    assert orphan.why is Why.BESIDE
+    for more in ({"drop": name}, {"forget": name}):
+        status, answer = run(capsys, ways.orphans, site, reason="test", **more)
+        assert (status, answer["stop"]["code"]) == (1, Code.NOT_RESOLVABLE)
+        assert "rename it away" in answer["stop"]["next_action"]
+    # It holds nobody up.
+    assert site.refresh(4, run="meanwhile", dag="another").rows == 4
+    assert item in site.record().record.retained
+
+    site.cluster.execute(f"RENAME TABLE {second} TO {site.database}.somebodys", node=2)
+    assert site.refresh(5, run="next", dag="another").rows == 5
+    assert site.record().record.retained == ()
+    assert site.tables() == {"orders", "somebodys"}
+    assert site.cluster.scalar(f"SELECT count() FROM {site.database}.somebodys", node=2) == 1
+
+
 def test_a_lock_whose_task_is_dead_is_given_up(site: IndependentSite) -> None:
     site.refresh(3, run="first")
     site.cluster.refuse(1, SOURCE)
