@@ -145,6 +145,8 @@ class ClusterReplicaStaging:
         self._servers = self._connections.prove(observation)
         if stop := self._grants.check_directly(self._servers):
             raise Stopped(stop)
+        first = observation.inventory.aliases[0]
+        self._planner.require_source(plan, first, self._servers[first])
         self._planned = planned
         return plan
 

@@ -347,6 +347,23 @@ def test_preflight_asks_every_replica_by_itself(
     assert wrong["stop"]["code"] == Code.REPLICA_CONNECTION_WRONG
 
 
+def test_the_replica_that_reads_the_source_is_asked_for_it_first(
+    site: IndependentSite, tmp_path: Path
+) -> None:
+    """The connection may lead to another one, and a table of the source may be there alone, or another one."""
+    site.refresh(3, run="first")
+    through = IndependentSite(
+        site.cluster, site.database, tmp_path / "evidence", (site.cluster.endpoints[1],)
+    )
+    source, query = f"{site.database}.source", f"SELECT id, name FROM {site.database}.source"
+    site.cluster.execute(f"CREATE TABLE {source} (id UInt64, name String) ENGINE = Log", node=2)
+    assert stopped(lambda: through.stage(query, run="second")).code is Code.BAD_INPUT
+    site.cluster.execute(f"CREATE TABLE {source} (id UInt32, name String) ENGINE = Log", node=1)
+    stop = stopped(lambda: through.stage(query, run="third"))
+    assert (stop.code, stop.facts["replica"]) == (Code.SCHEMA_MISMATCH, "s1/r1")
+    assert site.record().record.phase is Phase.COMPLETED
+
+
 # ---- exactly the grants that are documented
 
 
