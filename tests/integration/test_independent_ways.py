@@ -25,7 +25,7 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, RolledBack
 from airflow_provider_dpone.routes.ports import Target
-from tests.cluster import INDEPENDENT_CLUSTER_NAME, LocalCluster
+from tests.cluster import INDEPENDENT_CLUSTER_NAME, Endpoint, LocalCluster
 from tests.cluster.client import wait_until
 from tests.integration.external_site import external_site, init
 from tests.integration.independent_site import IndependentSite
@@ -33,6 +33,7 @@ from tests.integration.refresh_site import QUICK, rows_query
 from tests.integration.task_site import CONN_ID, connect
 from tests.integration.test_grants import PASSWORD, user
 from tests.integration.test_independent_refresh import LOAD, SOURCE, SWAP
+from tests.integration.test_ways_out import without_second_replica
 
 pytestmark = pytest.mark.cluster
 
@@ -362,6 +363,46 @@ def test_the_replica_that_reads_the_source_is_asked_for_it_first(
     stop = stopped(lambda: through.stage(query, run="third"))
     assert (stop.code, stop.facts["replica"]) == (Code.SCHEMA_MISMATCH, "s1/r1")
     assert site.record().record.phase is Phase.COMPLETED
+
+
+class Burning(IndependentSite):
+    """Three replicas, until the second one is gone: then the third has its number."""
+
+    burnt = False
+
+    @property
+    def replicas(self) -> dict[str, Endpoint]:
+        left = [
+            endpoint for node, endpoint in enumerate(self.cluster.endpoints, 1) if node != 2 or not self.burnt
+        ]
+        return {f"s1/r{number}": endpoint for number, endpoint in enumerate(left, start=1)}
+
+
+def test_independent_tables_end_without_a_replica_that_is_gone_for_ever(tmp_path: Path) -> None:
+    with LocalCluster(replicas=3) as own:
+        init(own)
+        own.execute(f"CREATE DATABASE mart ON CLUSTER {INDEPENDENT_CLUSTER_NAME} ENGINE = Atomic")
+        site = Burning(own, "mart", tmp_path / "evidence", (own.endpoints[0],))
+        site.refresh(3, run="first")
+        staged = site.stage(rows_query(9), run="second")
+        own.pause_worker(2)
+        assert stopped(lambda: site.publish(staged, waits=SHORT)).code is Code.PARTIAL_IN_PROGRESS
+        without_second_replica(own, [])
+        assert explain(site).gone == ("s1/r2",)
+        request = OperatorRequest("it burnt down", retire=("s1/r2",))
+        with site.worker("operator") as (ports, _):
+            ended = route.resolve(ports, site.site, request, QUICK)
+        assert (ended.phase, ended.retired) == (Phase.COMMITTED, ("s1/r2",))
+        record = site.record().record
+        assert isinstance(record, IndependentRecord)
+        # The third server is the second replica now, and its table is the one that it was proven to have.
+        live = f"SELECT toString(uuid) FROM system.tables WHERE database = 'mart' AND name = '{site.table}'"
+        assert [one.uuid for one in record.desired.tables] == [own.scalar(live, node=node) for node in (1, 3)]
+        count = f"SELECT count() FROM mart.{site.table}"
+        assert [own.scalar(count, node=node) for node in (1, 3)] == [9, 9]
+        site.burnt = True
+        assert site.refresh(5, run="next").rows == 5
+        assert [own.scalar(count, node=node) for node in (1, 3)] == [5, 5]
 
 
 # ---- exactly the grants that are documented
