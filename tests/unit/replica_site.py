@@ -12,7 +12,7 @@ from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.decide import ContentCheck
 from airflow_provider_dpone.publication.facts import Dependent, Observation, TableFacts
 from airflow_provider_dpone.publication.identity import TaskIdentity
-from airflow_provider_dpone.publication.inventory import Inventory, Member
+from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.receipt import StageReceipt
@@ -49,7 +49,7 @@ from airflow_provider_dpone.routes.ports import (
     Stored,
     Target,
 )
-from tests.unit.builders import CONTROL, USER, observation, table
+from tests.unit.builders import CONTROL, USER, independent_inventory, observation, own_table
 
 TARGET = Target("analytics", "mart", "orders")
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
@@ -58,13 +58,6 @@ WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5,
 def stop(code: Code, what: str = "as the test says") -> Stopped:
     """A stop with this code."""
     return Stopped(Stop(code, what))
-
-
-def own_table(uuid: str, **changes: Any) -> TableFacts:
-    """A plain table of one replica with ten rows."""
-    return replace(
-        table(uuid, engine="MergeTree", engine_full="MergeTree ORDER BY id", replication=None), **changes
-    )
 
 
 @dataclass(slots=True)
@@ -115,13 +108,7 @@ class ReplicaSite:
     @property
     def members(self) -> Inventory:
         """The cluster: all replicas that have tables."""
-        return Inventory(
-            "analytics",
-            tuple(
-                Member(1, number, f"host{number}", 9000, internal_replication=False)
-                for number in range(1, len(self.tables) + 1)
-            ),
-        )
+        return independent_inventory(len(self.tables))
 
     @property
     def names(self) -> set[str]:

@@ -22,7 +22,8 @@ from airflow_provider_dpone.publication.record import (
 )
 from airflow_provider_dpone.publication.replica_stages import MAX_REPLICAS
 from airflow_provider_dpone.publication.stop import Category, Code, Stopped
-from tests.unit.replica_site import ReplicaSite, own_table, stop
+from tests.unit.builders import own_table
+from tests.unit.replica_site import ReplicaSite, stop
 
 
 def failing(*calls: str, code: Code = Code.STAGING_FAILED) -> Callable[[str], object]:

@@ -29,13 +29,11 @@ from airflow_provider_dpone.publication.record import (
     Generation,
     IndependentGeneration,
     IndependentRecord,
-    IndependentRetained,
     Phase,
     ReplicaStage,
     StageState,
     StoredRecord,
     independent_generation,
-    new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import CandidateIntent
@@ -48,7 +46,6 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     Waits,
     cas_unknown,
     compare_and_swap,
-    dependents,
     observe_admitted,
     require_all_read,
     require_target,
@@ -273,45 +270,22 @@ class _Stage:
         transitions.require_room(self._longest(record))
 
     def _lock_record(self, slot: Slot) -> IndependentRecord:
-        admitted, target, seen = self.admitted, self.site.target, self.admitted.observation
-        before = slot.stored.record if slot.stored else None
-        aliases = seen.inventory.aliases
-        attempt_id = self.ports.random.hex(64)
-        live = slot.live
-        if live is not None and not isinstance(live, IndependentGeneration):
+        if slot.live is not None and not isinstance(slot.live, IndependentGeneration):
             raise TypeError("an independent target is one of independent tables")
-        retained: tuple[IndependentRetained, ...] = transitions.inherited(before, now=seen.server_time)
-        return IndependentRecord(
-            authority_id=admitted.authority_id,
-            target_key=admitted.target_key,
-            cluster=target.cluster,
-            database=target.database,
-            table=target.table,
-            operation_id=admitted.operation_id,
-            publication_key=admitted.publication_key,
-            owner=admitted.request.owner,
-            order_key=admitted.request.order_key,
-            plan_digest=self.plan.digest,
-            fence_token=new_fence_token(admitted.operation_id, self.ports.random.hex(128)),
+        attempt_id, nonce = self.ports.random.hex(64), self.ports.random.hex(128)
+        return self.admitted.record(
+            IndependentRecord,
+            self.site,
+            slot,
+            self.admitted.observation,
+            self.plan,
+            nonce,
             phase=Phase.LOCKED,
-            dispatch_epoch=before.dispatch_epoch if before else 0,
-            inventory_digest=seen.inventory.digest,
-            replicas=aliases,
-            servers=tuple(seen.replicas[alias].server for alias in aliases),
-            predecessor=live,
             desired=independent_generation("", "", {}),
-            candidate=candidate_name(target.table, attempt_id),
+            candidate=candidate_name(self.site.target.table, attempt_id),
             attempt_id=attempt_id,
             content=NOT_SEALED,
             staged_bytes=0,
-            live_rows=slot.live_rows,
-            dependents=dependents(seen),
-            retention=admitted.request.retention,
-            prepared_at=seen.server_time,
-            changed_at=seen.server_time,
-            published_order_key=before.published_order_key if before else None,
-            retained=retained,
-            settled=before.remembered(admitted.operation_id) if before else (),
         )
 
     def _longest(self, record: IndependentRecord) -> IndependentRecord:
