@@ -88,13 +88,12 @@ READ_ON_FILE: Final = RequiredGrant(
 """Releases from about 26.9 want it for table functions that make rows out of nothing. Older ones don't."""
 
 
-ENGINE_OF_ITS_OWN: Final = RequiredGrant(
-    "TABLE ENGINE",
-    "MergeTree",
-    "create a table on a replica; a server may be configured to ask for it",
-    configurable=True,
-)
-"""Seen where a table is created on one replica directly. Whoever creates it on the whole cluster was never asked."""
+def _engine(name: str, why: str) -> RequiredGrant:
+    """Return the grant to create a table of an engine: whether it is needed is a matter of a server's configuration."""
+    return RequiredGrant("TABLE ENGINE", name, why, configurable=True)
+
+
+ENGINE_OF_ITS_OWN: Final = _engine("MergeTree", "create a table on a replica")
 
 
 def required_grants(
@@ -144,7 +143,7 @@ def required_grants(
         on_target("INSERT", f"load the candidate; {swap}"),
         on_target("CREATE TABLE", f"create the candidate; {swap}"),
         on_target("DROP TABLE", f"drop candidates and predecessors; {swap}"),
-        *((ENGINE_OF_ITS_OWN,) if independent else ()),
+        ENGINE_OF_ITS_OWN if independent else _engine("ReplicatedMergeTree", "create the candidate"),
         *((READ_ON_FILE,) if table_functions else ()),
     )
 
@@ -176,13 +175,14 @@ def required_grants_of_init(control: ControlTable | None = None) -> tuple[Requir
         *(
             grant
             for grant in everywhere
-            if grant.database in ("", "system") and grant.privilege != "KILL QUERY"
+            if grant.database in ("", "system") and grant.privilege not in ("KILL QUERY", "TABLE ENGINE")
         ),
         RequiredGrant("SHOW TABLES", EVERYWHERE, "see whether published tables exist"),
         on_control("CREATE DATABASE", "create the control table's database"),
         on_control("CREATE TABLE", "create the control table"),
         on_control("SELECT", "prove it on every replica"),
         on_control("INSERT", "write the authority row"),
+        _engine("KeeperMap", "create the control table"),
     )
 
 
@@ -374,7 +374,7 @@ def _check_grant(server: Server, grant: str) -> bool:
 def _is_held(grant: RequiredGrant, held: Sequence[HeldGrant]) -> bool:
     if grant == READ_ON_FILE:
         return any(_reads(h, "FILE") for h in held)
-    if grant == ENGINE_OF_ITS_OWN:
+    if grant.privilege == "TABLE ENGINE":
         return any(_creates(h, grant.scope) for h in held)
     if grant.privilege == "REMOTE" and any(_reads(h, "REMOTE") for h in held):
         return True

@@ -101,6 +101,7 @@ class Planner:
         self._log = log
         self._grants = grants
         self._engine = engine
+        self._selects = False
 
     def plan(self, observation: Observation) -> StagePlan:
         """Fix structure, column mapping and grants. Reads no row of the source, changes nothing.
@@ -111,9 +112,10 @@ class Planner:
         """
         self._grants.require()
         load = self._access.load()
+        self._selects = isinstance(load, SelectLoad)
         if not isinstance(load, SelectLoad):
             self._grants.require(table_functions=True)
-        columns = self._access.columns(self._described) if isinstance(load, SelectLoad) else load.columns
+        columns = load.columns if not isinstance(load, SelectLoad) else self._columns_on(self._server)
         structure = self._structure(self._live(observation), load, columns)
         if isinstance(load, RowsLoad):
             load = self._access.stream(load, [column.type for column in structure.columns])
@@ -136,9 +138,31 @@ class Planner:
             payload=Planned(structure.definition, columns, loaded, aliases, _known_settings(observation)),
         )
 
-    def _described(self, sql: str) -> tuple[SourceColumn, ...]:
-        rows = self._read("Describing the source's query", f"DESCRIBE TABLE (\n{sql}\n)", Code.BAD_INPUT)
-        return tuple(SourceColumn(str(row["name"]), str(row["type"])) for row in rows)
+    def require_source(self, plan: StagePlan, alias: str, server: Server) -> None:
+        """Check that another server, which is the one to read the source, may read it and sees the same columns.
+
+        :param alias: of that server.
+        :raises Stopped: ``MISSING_GRANT``, ``BAD_INPUT``; ``SCHEMA_MISMATCH``: the query has other columns there.
+        """
+        if not self._selects:
+            if stop := self._grants.check_directly({alias: server}, table_functions=True):
+                raise Stopped(stop)
+            return
+        if self._columns_on(server) != planned_of(plan).source_columns:
+            raise stop_with(
+                Code.SCHEMA_MISMATCH,
+                f"The source's query has other columns on {alias}, which is to read it, than on the server that was "
+                "asked first.",
+                facts={"replica": alias},
+            )
+
+    def _columns_on(self, server: Server) -> tuple[SourceColumn, ...]:
+        def described(sql: str) -> tuple[SourceColumn, ...]:
+            doing = "Describing the source's query"
+            rows = self._read(doing, f"DESCRIBE TABLE (\n{sql}\n)", Code.BAD_INPUT, server)
+            return tuple(SourceColumn(str(row["name"]), str(row["type"])) for row in rows)
+
+        return self._access.columns(described)
 
     def _live(self, observation: Observation) -> TableDefinition | None:
         table = observation.table(self._target.table)
@@ -190,10 +214,12 @@ class Planner:
         except DefinitionError as error:
             raise stop_with(Code.STRUCTURE_REFUSED, f"The given structure can't be used: {error}.") from None
 
-    def _read(self, doing: str, sql: str, refused: Code = Code.STRUCTURE_REFUSED) -> list[dict[str, object]]:
-        """Ask the server about something that the DAG author wrote; an error is an answer to that."""
+    def _read(
+        self, doing: str, sql: str, refused: Code = Code.STRUCTURE_REFUSED, server: Server | None = None
+    ) -> list[dict[str, object]]:
+        """Ask a server about something that the DAG author wrote; an error is an answer to that."""
         try:
-            return self._server.read(sql, timeout=_ASK_SECONDS).dicts()
+            return (server or self._server).read(sql, timeout=_ASK_SECONDS).dicts()
         except ServerError as error:
             if error.code == ErrorCode.ACCESS_DENIED:
                 raise self._denied(error, doing) from None

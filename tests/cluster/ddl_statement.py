@@ -374,7 +374,8 @@ def _grants_on_objects(statement: OnClusterStatement) -> tuple[Grant, ...]:
             grants = tuple(Grant(f"CREATE {statement.kind}", target) for target in targets)
             if statement.replaces:
                 grants += tuple(Grant(f"DROP {statement.kind}", target) for target in targets)
-            return grants
+            # Where the server's configuration asks for none, it says that the caller has it.
+            return grants + ((Grant("TABLE ENGINE", statement.engine),) if statement.engine else ())
         case (("DROP" | "DETACH"), ("TABLE" | "VIEW" | "DICTIONARY")):
             return tuple(Grant(f"DROP {statement.kind}", target) for target in targets)
         case "TRUNCATE" | "OPTIMIZE", "TABLE":

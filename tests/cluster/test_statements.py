@@ -115,7 +115,10 @@ def test_leader_only_statements(sql: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("sql", "grants"),
     [
-        ("CREATE TABLE a.b ON CLUSTER c (x Int8) ENGINE = Log", ["CREATE TABLE ON a.b"]),
+        (
+            "CREATE TABLE a.b ON CLUSTER c (x Int8) ENGINE = Log",
+            ["CREATE TABLE ON a.b", "TABLE ENGINE ON Log"],
+        ),
         ("CREATE OR REPLACE TABLE a.b ON CLUSTER c (x Int8)", ["CREATE TABLE ON a.b", "DROP TABLE ON a.b"]),
         ("CREATE DATABASE a ON CLUSTER c", ["CREATE DATABASE ON a.*"]),
         ("DROP DATABASE a ON CLUSTER c", ["DROP DATABASE ON a.*"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.cli import commands, holds, ways
+from airflow_provider_dpone.clickhouse import replica_staging
 from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE, Grants, required_grants
+from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.record import IndependentRecord, Phase
@@ -21,13 +25,15 @@ from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, RolledBack
 from airflow_provider_dpone.routes.ports import Target
-from tests.cluster import INDEPENDENT_CLUSTER_NAME, LocalCluster
+from tests.cluster import INDEPENDENT_CLUSTER_NAME, Endpoint, LocalCluster
+from tests.cluster.client import wait_until
 from tests.integration.external_site import external_site, init
 from tests.integration.independent_site import IndependentSite
 from tests.integration.refresh_site import QUICK, rows_query
 from tests.integration.task_site import CONN_ID, connect
 from tests.integration.test_grants import PASSWORD, user
 from tests.integration.test_independent_refresh import LOAD, SOURCE, SWAP
+from tests.integration.test_ways_out import without_second_replica
 
 pytestmark = pytest.mark.cluster
 
@@ -148,6 +154,40 @@ def test_a_staging_whose_task_is_dead_is_told_replica_by_replica_and_given_up(
     assert site.counts() == [5, 5]
 
 
+def test_a_table_of_somebody_under_the_candidates_name_is_never_dropped_and_there_is_a_way_out(
+    site: IndependentSite,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    connect(monkeypatch, site.cluster, tmp_path)
+    name = half_staged(site).candidate
+    second = f"{site.database}.{name}"
+    site.cluster.execute(f"CREATE TABLE {second} (id UInt64) ENGINE = Log", node=2)
+    site.cluster.execute(f"INSERT INTO {second} VALUES (1)", node=2)
+    assert abandon(site).kept == name
+    (item,) = site.record().record.retained
+    (left,) = explain(site).leftovers
+    assert left.replicas == ("s1/r1",)
+    assert "another table has its name on s1/r2" in left.why
+    assert "rename it away" in left.why
+    (orphan,) = orphans(site)
+    assert orphan.why is Why.BESIDE
+    for more in ({"drop": name}, {"forget": name}):
+        status, answer = run(capsys, ways.orphans, site, reason="test", **more)
+        assert (status, answer["stop"]["code"]) == (1, Code.NOT_RESOLVABLE)
+        assert "rename it away" in answer["stop"]["next_action"]
+    # It holds nobody up.
+    assert site.refresh(4, run="meanwhile", dag="another").rows == 4
+    assert item in site.record().record.retained
+
+    site.cluster.execute(f"RENAME TABLE {second} TO {site.database}.somebodys", node=2)
+    assert site.refresh(5, run="next", dag="another").rows == 5
+    assert site.record().record.retained == ()
+    assert site.tables() == {"orders", "somebodys"}
+    assert site.cluster.scalar(f"SELECT count() FROM {site.database}.somebodys", node=2) == 1
+
+
 def test_a_lock_whose_task_is_dead_is_given_up(site: IndependentSite) -> None:
     site.refresh(3, run="first")
     site.cluster.refuse(1, SOURCE)
@@ -183,6 +223,37 @@ def test_a_stage_task_that_still_runs_when_it_is_given_up_moves_nothing(site: In
     assert site.counts() == [3, 3]
     assert site.refresh(5, run="next").rows == 5
     assert site.tables() == {"orders"}
+
+
+def test_a_comparison_on_a_replica_ends_with_its_task(
+    site: IndependentSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = (
+        "SELECT count(), toString(sum(sleepEachRow(0.01))) FROM numbers(1000000) SETTINGS max_block_size = 10"
+    )
+    monkeypatch.setattr(replica_staging, "canonical_digest_select", lambda *_: endless)
+    ended: list[bool | None] = []
+    running = "SELECT count() FROM system.processes WHERE query_id LIKE 'dpone-read-%'"
+    original = ClusterReplicaStaging.content
+
+    def content(self: ClusterReplicaStaging, name: str, alias: str) -> CanonicalDigest:
+        def kill() -> None:
+            wait_until(lambda: site.cluster.scalar(running) == 1)
+            ended.append(self.cancel())
+
+        with ThreadPoolExecutor() as pool:
+            killing = pool.submit(kill)
+            try:
+                return original(self, name, alias)
+            finally:
+                killing.result()
+
+    monkeypatch.setattr(ClusterReplicaStaging, "content", content)
+    stop = stopped(lambda: site.stage(rows_query(3), run="first"))
+    assert (stop.code, stop.facts["exception_code"], ended) == (Code.SERVER_ERROR, 394, [True])
+    assert site.cluster.scalar(running) == 0
+    # Nothing is given up: a retry goes on.
+    assert site.record().record.phase is Phase.LOCKED
 
 
 def test_a_bad_load_is_rolled_back_on_every_replica(
@@ -275,6 +346,63 @@ def test_preflight_asks_every_replica_by_itself(
     assert status == 1
     [wrong] = [one for one in answer["checks"] if not one["ok"]]
     assert wrong["stop"]["code"] == Code.REPLICA_CONNECTION_WRONG
+
+
+def test_the_replica_that_reads_the_source_is_asked_for_it_first(
+    site: IndependentSite, tmp_path: Path
+) -> None:
+    """The connection may lead to another one, and a table of the source may be there alone, or another one."""
+    site.refresh(3, run="first")
+    through = IndependentSite(
+        site.cluster, site.database, tmp_path / "evidence", (site.cluster.endpoints[1],)
+    )
+    source, query = f"{site.database}.source", f"SELECT id, name FROM {site.database}.source"
+    site.cluster.execute(f"CREATE TABLE {source} (id UInt64, name String) ENGINE = Log", node=2)
+    assert stopped(lambda: through.stage(query, run="second")).code is Code.BAD_INPUT
+    site.cluster.execute(f"CREATE TABLE {source} (id UInt32, name String) ENGINE = Log", node=1)
+    stop = stopped(lambda: through.stage(query, run="third"))
+    assert (stop.code, stop.facts["replica"]) == (Code.SCHEMA_MISMATCH, "s1/r1")
+    assert site.record().record.phase is Phase.COMPLETED
+
+
+class Burning(IndependentSite):
+    """Three replicas, until the second one is gone: then the third has its number."""
+
+    burnt = False
+
+    @property
+    def replicas(self) -> dict[str, Endpoint]:
+        left = [
+            endpoint for node, endpoint in enumerate(self.cluster.endpoints, 1) if node != 2 or not self.burnt
+        ]
+        return {f"s1/r{number}": endpoint for number, endpoint in enumerate(left, start=1)}
+
+
+def test_independent_tables_end_without_a_replica_that_is_gone_for_ever(tmp_path: Path) -> None:
+    with LocalCluster(replicas=3) as own:
+        init(own)
+        own.execute(f"CREATE DATABASE mart ON CLUSTER {INDEPENDENT_CLUSTER_NAME} ENGINE = Atomic")
+        site = Burning(own, "mart", tmp_path / "evidence", (own.endpoints[0],))
+        site.refresh(3, run="first")
+        staged = site.stage(rows_query(9), run="second")
+        own.pause_worker(2)
+        assert stopped(lambda: site.publish(staged, waits=SHORT)).code is Code.PARTIAL_IN_PROGRESS
+        without_second_replica(own, [])
+        assert explain(site).gone == ("s1/r2",)
+        request = OperatorRequest("it burnt down", retire=("s1/r2",))
+        with site.worker("operator") as (ports, _):
+            ended = route.resolve(ports, site.site, request, QUICK)
+        assert (ended.phase, ended.retired) == (Phase.COMMITTED, ("s1/r2",))
+        record = site.record().record
+        assert isinstance(record, IndependentRecord)
+        # The third server is the second replica now, and its table is the one that it was proven to have.
+        live = f"SELECT toString(uuid) FROM system.tables WHERE database = 'mart' AND name = '{site.table}'"
+        assert [one.uuid for one in record.desired.tables] == [own.scalar(live, node=node) for node in (1, 3)]
+        count = f"SELECT count() FROM mart.{site.table}"
+        assert [own.scalar(count, node=node) for node in (1, 3)] == [9, 9]
+        site.burnt = True
+        assert site.refresh(5, run="next").rows == 5
+        assert [own.scalar(count, node=node) for node in (1, 3)] == [5, 5]
 
 
 # ---- exactly the grants that are documented

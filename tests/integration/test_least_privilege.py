@@ -64,6 +64,9 @@ NEEDED_FOR: dict[str, str] = {
     f"INSERT ON `{DATABASE}`.*": f"INSERT INTO {DATABASE}.{TABLE} VALUES (1, '')",
     f"CREATE TABLE ON `{DATABASE}`.*": f"CREATE TABLE {DATABASE}.x (id UInt64) ENGINE = Memory",
     f"DROP TABLE ON `{DATABASE}`.*": f"DROP TABLE {DATABASE}.spare",
+    "TABLE ENGINE ON ReplicatedMergeTree": (
+        f"CREATE TABLE {DATABASE}.x (id UInt64) ENGINE = ReplicatedMergeTree('/x/{{uuid}}', 'r') ORDER BY id"
+    ),
 }
 """Grant -> a statement of the kind that the provider sends, which the server itself refuses without it."""
 

@@ -21,7 +21,7 @@ from airflow_provider_dpone.publication.record import Phase
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import OperatorRequest, PublishRequest, RolledBack
-from tests.cluster import CLUSTER_NAME, LocalCluster
+from tests.cluster import CLUSTER_NAME, INDEPENDENT_CLUSTER_NAME, LocalCluster
 from tests.cluster.client import ClickHouseError, wait_until
 from tests.cluster.spec import ADMIN_USER
 from tests.integration.control import create_table
@@ -403,12 +403,14 @@ def without_second_replica(own: LocalCluster, databases_and_tables: list[str]) -
     own.stop_node(2)
     for node in (1, 3):
         own.stop_node(node)
-        definition = own.folder / f"n{node}" / "config.d" / "cluster.xml"
-        text = re.sub(r"<replica number=\"2\">.*?</replica>", "", definition.read_text(), flags=re.DOTALL)
-        definition.write_text(text)
+        for name in ("cluster.xml", "zz-further-replicas.xml"):
+            definition = own.folder / f"n{node}" / "config.d" / name
+            text = re.sub(r"<replica number=\"2\">.*?</replica>", "", definition.read_text(), flags=re.DOTALL)
+            definition.write_text(text)
         own.start_node(node)
-    listed = f"SELECT count() FROM system.clusters WHERE cluster = '{CLUSTER_NAME}'"
-    wait_until(lambda: [int(own.scalar(listed, node=node)) for node in (1, 3)] == [2, 2])
+    listed = "SELECT count() FROM system.clusters WHERE cluster IN "
+    listed += f"('{CLUSTER_NAME}', '{INDEPENDENT_CLUSTER_NAME}')"
+    wait_until(lambda: [int(own.scalar(listed, node=node)) for node in (1, 3)] == [4, 4])
     for name in databases_and_tables:
         drop_replica(own, name)
 

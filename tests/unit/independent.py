@@ -14,11 +14,9 @@ from airflow_provider_dpone.publication.explain import explain
 from airflow_provider_dpone.publication.explanation import Explanation
 from airflow_provider_dpone.publication.facts import Observation, TableFacts
 from airflow_provider_dpone.publication.identity import candidate_name
-from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.receipt import publication_receipt
 from airflow_provider_dpone.publication.record import (
-    NOT_SEALED,
     IndependentGeneration,
     IndependentRecord,
     Phase,
@@ -40,9 +38,11 @@ from tests.unit import builders
 from tests.unit.page_trails import admission, write, written
 
 ALIASES = ("s1/r1", "s1/r2")
-OLD_ON = {alias: f"00000000-0000-4000-8000-0000000000{n}a" for n, alias in enumerate(ALIASES, 1)}
-NEW_ON = {alias: f"00000000-0000-4000-8000-0000000000{n}b" for n, alias in enumerate(ALIASES, 1)}
-ENGINE = "MergeTree ORDER BY id"
+OLD_ON = {alias: builders.own_uuid(n, "a") for n, alias in enumerate(ALIASES, 1)}
+NEW_ON = {alias: builders.own_uuid(n, "b") for n, alias in enumerate(ALIASES, 1)}
+ENGINE = builders.ENGINE
+inventory = builders.independent_inventory
+table = builders.own_table
 CONTENT = CanonicalDigest(10, "ab" * 32)
 ARTIFACT = Artifact("cd" * 32, 2_048, 10)
 CANDIDATE = candidate_name("orders", "0123456789abcdef")
@@ -54,17 +54,6 @@ EXTRACT = ReplicaStage(
     "00000000-0000-4000-8000-0000000000ee",
     StageState.CLAIMED,
 )
-
-
-def inventory() -> Inventory:
-    """One shard whose replicas don't replicate."""
-    plain = builders.inventory(len(ALIASES))
-    return Inventory(plain.cluster, tuple(replace(one, internal_replication=False) for one in plain.members))
-
-
-def table(uuid: str, **changes: Any) -> TableFacts:
-    """A plain table of its own with ten rows."""
-    return replace(builders.table(uuid, replication=None), engine="MergeTree", engine_full=ENGINE, **changes)
 
 
 def generation(uuids: Mapping[str, str]) -> IndependentGeneration:
@@ -80,22 +69,8 @@ def stage(alias: str, state: StageState = StageState.CLAIMED) -> ReplicaStage:
 
 def locked(**changes: Any) -> IndependentRecord:
     """An operation that has locked its target, and whose source is being read."""
-    plain = builders.record(len(ALIASES))
-    members = inventory()
-    found = IndependentRecord(
-        **{
-            **{name: getattr(plain, name) for name in plain.__dataclass_fields__},
-            "phase": Phase.LOCKED,
-            "inventory_digest": members.digest,
-            "predecessor": generation(OLD_ON),
-            "desired": independent_generation("", "", {}),
-            "candidate": CANDIDATE,
-            "attempt_id": "0123456789abcdef",
-            "content": NOT_SEALED,
-            "staged_bytes": 0,
-        }
-    )
-    return stages.extracting(replace(found, **changes), EXTRACT, now=1_000)
+    named = {"candidate": CANDIDATE, "attempt_id": "0123456789abcdef"}
+    return stages.extracting(builders.locked(len(ALIASES), **{**named, **changes}), EXTRACT, now=1_000)
 
 
 def staging(**states: StageState | None) -> IndependentRecord:

@@ -51,7 +51,10 @@ def test_the_statements_give_what_is_required_and_no_more() -> None:
 
 def test_independent_replicas_are_told_directly_what_needs_grants_there() -> None:
     independent = required_grants(TARGET, independent=True)
-    assert {str(grant) for grant in REQUIRED} - {str(grant) for grant in independent} == {"KILL QUERY ON *.*"}
+    assert {str(grant) for grant in REQUIRED} - {str(grant) for grant in independent} == {
+        "KILL QUERY ON *.*",
+        "TABLE ENGINE ON ReplicatedMergeTree",
+    }
     assert {str(grant) for grant in independent} - {str(grant) for grant in REQUIRED} == {
         "TABLE ENGINE ON MergeTree"
     }
@@ -94,8 +97,13 @@ def test_a_user_without_grants_lacks_all() -> None:
         [
             "GRANT READ, WRITE ON * TO app",
             "GRANT SHOW, SELECT, INSERT, ALTER, CREATE, DROP, KILL QUERY, CLUSTER ON *.* TO app",
+            # As a server shows that asks for no engine.
+            "GRANT TABLE ENGINE ON * TO app",
         ],
-        ["GRANT SELECT, INSERT, ALTER, CREATE, DROP, KILL QUERY, SOURCES, CLUSTER ON *.* TO app"],
+        [
+            "GRANT SELECT, INSERT, ALTER, CREATE, DROP, KILL QUERY, SOURCES, CLUSTER ON *.* TO app",
+            "GRANT TABLE ENGINE ON ReplicatedMergeTree TO app",
+        ],
     ],
 )
 def test_wide_grants_are_enough(lines: list[str]) -> None:

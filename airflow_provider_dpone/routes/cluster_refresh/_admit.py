@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
+from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import FinishFirst, Request, Resume, Slot, admit_request
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import TaskIdentity, target_key
-from airflow_provider_dpone.publication.record import UNSENT_PHASES, Owner
+from airflow_provider_dpone.publication.record import UNSENT_PHASES, AuthorityRecord, Owner, new_fence_token
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import Admission, TurnedAway
 from airflow_provider_dpone.publication.witness import admission_warnings, live_table, slot_found
@@ -25,6 +27,8 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
 from airflow_provider_dpone.routes.cluster_refresh._evidence import note
 from airflow_provider_dpone.routes.cluster_refresh._publish import settle
 from airflow_provider_dpone.routes.ports import Ports, StagePlan
+
+R = TypeVar("R", bound=AuthorityRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,53 @@ class Admitted:
             case Resume(stored):
                 table = stored.record.table
                 return Slot(stored, self.observation.generation(table), self.observation.rows(table))
+
+    def record(
+        self,
+        make: Callable[..., R],
+        site: Site,
+        slot: Slot,
+        seen: Observation,
+        plan: StagePlan,
+        nonce: str,
+        **own: Any,
+    ) -> R:
+        """Return the first record of this operation, over what the slot holds.
+
+        :param make: the kind of record.
+        :param slot: the slot that it is written over.
+        :param seen: the look that the record rests on.
+        :param own: what the kinds do not have in common.
+        """
+        target, request, aliases = site.target, self.request, seen.inventory.aliases
+        before = slot.stored.record if slot.stored else None
+        return make(
+            authority_id=self.authority_id,
+            target_key=self.target_key,
+            cluster=target.cluster,
+            database=target.database,
+            table=target.table,
+            operation_id=self.operation_id,
+            publication_key=self.publication_key,
+            owner=request.owner,
+            order_key=request.order_key,
+            plan_digest=plan.digest,
+            fence_token=new_fence_token(self.operation_id, nonce),
+            dispatch_epoch=before.dispatch_epoch if before else 0,
+            inventory_digest=seen.inventory.digest,
+            replicas=aliases,
+            servers=tuple(seen.replicas[alias].server for alias in aliases),
+            predecessor=slot.live,
+            live_rows=slot.live_rows,
+            dependents=dependents(seen),
+            retention=request.retention,
+            prepared_at=seen.server_time,
+            changed_at=seen.server_time,
+            published_order_key=before.published_order_key if before else None,
+            retained=transitions.inherited(before, now=seen.server_time),
+            settled=before.remembered(self.operation_id) if before else (),
+            **own,
+        )
 
     def entry(self, site: Site, plan: StagePlan) -> Admission:
         """Return what the evidence says of the admission."""

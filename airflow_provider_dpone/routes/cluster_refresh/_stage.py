@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import (
     Resume,
     Slot,
@@ -33,7 +32,6 @@ from airflow_provider_dpone.publication.record import (
     Phase,
     ReplicatedRecord,
     StoredRecord,
-    new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import CandidateIntent, Staged
@@ -44,7 +42,6 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     Site,
     Waits,
     cas_unknown,
-    dependents,
     observe_admitted,
     require_all_read,
     require_target,
@@ -356,40 +353,20 @@ class _Stage:
     def _record(
         self, seen: Observation, loaded: Loaded, content: ContentDigest, desired: Generation
     ) -> AuthorityRecord:
-        new, slot, target = self.new, self.new.slot, self.site.target
-        before = slot.stored.record if slot.stored else None
-        aliases = seen.inventory.aliases
-        return ReplicatedRecord(
-            authority_id=new.admitted.authority_id,
-            target_key=new.admitted.target_key,
-            cluster=target.cluster,
-            database=target.database,
-            table=target.table,
-            operation_id=new.operation_id,
-            publication_key=new.admitted.publication_key,
-            owner=new.admitted.request.owner,
-            order_key=new.admitted.request.order_key,
-            plan_digest=new.plan.digest,
-            fence_token=new_fence_token(new.operation_id, self.ports.random.hex(128)),
+        nonce = self.ports.random.hex(128)
+        return self.new.admitted.record(
+            ReplicatedRecord,
+            self.site,
+            self.new.slot,
+            seen,
+            self.new.plan,
+            nonce,
             phase=Phase.PREPARED,
-            dispatch_epoch=before.dispatch_epoch if before else 0,
-            inventory_digest=seen.inventory.digest,
-            replicas=aliases,
-            servers=tuple(seen.replicas[alias].server for alias in aliases),
-            predecessor=slot.live,
             desired=desired,
             candidate=self.attempt.name,
             attempt_id=self.attempt.attempt_id,
             content=content,
             staged_bytes=loaded.bytes,
-            live_rows=slot.live_rows,
-            dependents=dependents(seen),
-            retention=new.admitted.request.retention,
-            prepared_at=seen.server_time,
-            changed_at=seen.server_time,
-            published_order_key=before.published_order_key if before else None,
-            retained=transitions.inherited(before, now=seen.server_time),
-            settled=before.remembered(new.operation_id) if before else (),
         )
 
     def _earlier_attempts(self) -> tuple[Attempt, ...]:
