@@ -39,10 +39,43 @@ STAGING_QUICK = (
     ),
 )
 
+STAGING_WIDE = (
+    StageScope("independent: the live tables differ", (STAGING,), Budget(faults=1), stray=True),
+    StageScope("independent: the target is absent before", (STAGING,), Budget(faults=1), first=True),
+    StageScope("independent: a replica is away", (STAGING,), Budget(away=1)),
+    StageScope("independent: somebody drops a table", (STAGING,), Budget(losses=1)),
+    StageScope("independent: the store loses or damages an artifact", (STAGING,), Budget(spoils=1)),
+    StageScope("independent: the next run follows", (STAGING, FOLLOWING), Budget(), tries=1),
+    StageScope(
+        "independent: an operator abandons, a fault anywhere",
+        (STAGING, OPERATING),
+        Budget(faults=1),
+        tries=1,
+        most=25_000,
+    ),
+    StageScope("independent: two faults anywhere", (STAGING,), Budget(faults=2), tries=3, most=15_000),
+    StageScope(
+        "independent: three replicas in any order, a fault anywhere",
+        (STAGING,),
+        Budget(faults=1),
+        replicas=3,
+        any_order=True,
+        most=6_000,
+    ),
+    StageScope(
+        "independent: a try and its retry at once, a fault anywhere",
+        (STAGING, STAGING),
+        Budget(faults=1),
+        tries=1,
+        most=25_000,
+    ),
+)
+
 QUICK: tuple[Scope, ...] = (*PUBLISHING_QUICK, *STAGING_QUICK)
 
 WIDE: tuple[Scope, ...] = (
     *QUICK,
+    *STAGING_WIDE,
     Scope("two faults anywhere", (TASKS,), Budget(faults=2)),
     Scope(
         "a fault anywhere, a forgetful queue, a failing replica",
@@ -61,37 +94,6 @@ WIDE: tuple[Scope, ...] = (
         tries=1,
     ),
     Scope("two operators resolve", ((publishing, resolving), (resolving,)), Budget(faults=1), tries=1),
-    StageScope("independent: the live tables differ", (STAGING,), Budget(faults=1), tries=2, stray=True),
-    StageScope("independent: the target is absent before", (STAGING,), Budget(faults=1), first=True),
-    StageScope("independent: two faults anywhere", (STAGING,), Budget(faults=2), tries=3),
-    StageScope(
-        "independent: three replicas in any order, a fault anywhere",
-        (STAGING,),
-        Budget(faults=1),
-        replicas=3,
-        any_order=True,
-    ),
-    StageScope(
-        "independent: a fault anywhere, a replica is away", (STAGING,), Budget(faults=1, away=1), tries=2
-    ),
-    StageScope(
-        "independent: a fault anywhere, somebody drops a table", (STAGING,), Budget(faults=1, losses=1)
-    ),
-    StageScope(
-        "independent: a fault anywhere, the store loses or damages an artifact",
-        (STAGING,),
-        Budget(faults=1, spoils=1),
-    ),
-    StageScope(
-        "independent: a try and its retry at once, a fault anywhere",
-        (STAGING, STAGING),
-        Budget(faults=1),
-        tries=1,
-    ),
-    StageScope("independent: the next run follows", (STAGING, FOLLOWING), Budget(), tries=1),
-    StageScope(
-        "independent: an operator abandons, a fault anywhere", (STAGING, OPERATING), Budget(faults=1), tries=1
-    ),
 )
 
 
