@@ -51,23 +51,23 @@ STAGING_WIDE = (
         (STAGING, OPERATING),
         Budget(faults=1),
         tries=1,
-        most=25_000,
+        most=15_000,
     ),
-    StageScope("independent: two faults anywhere", (STAGING,), Budget(faults=2), tries=3, most=15_000),
+    StageScope("independent: two faults anywhere", (STAGING,), Budget(faults=2), tries=3, most=8_000),
     StageScope(
         "independent: three replicas in any order, a fault anywhere",
         (STAGING,),
         Budget(faults=1),
         replicas=3,
         any_order=True,
-        most=6_000,
+        most=4_000,
     ),
     StageScope(
         "independent: a try and its retry at once, a fault anywhere",
         (STAGING, STAGING),
         Budget(faults=1),
         tries=1,
-        most=25_000,
+        most=15_000,
     ),
 )
 
