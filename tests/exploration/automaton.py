@@ -8,10 +8,11 @@ remembered; the exploration of the whole cluster then costs a look into a table 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
@@ -22,7 +23,7 @@ from airflow_provider_dpone.publication.facts import Dependent, Observation
 from airflow_provider_dpone.publication.inventory import Inventory
 from airflow_provider_dpone.publication.permit import Permit
 from airflow_provider_dpone.publication.queue import QueueRow
-from airflow_provider_dpone.publication.record import AuthorityRecord, StoredRecord
+from airflow_provider_dpone.publication.record import AuthorityRecord, IndependentRecord, Phase, StoredRecord
 from airflow_provider_dpone.publication.statement import Statement
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import Body, PermitUnused
@@ -78,9 +79,18 @@ class Failed:
     code: Code = Code.SERVER_UNAVAILABLE
 
 
+class Outside:
+    """What stands for the outside: a task's state holds nothing of it."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
-class Puppet:
-    """The ports of one task. Each call that others can notice stops the task until it is answered."""
+class Puppet(Outside):
+    """The ports of one task. Each call that others can notice stops the task until it is answered.
+
+    :ivar locked: the UUID of the table for the source, if the last look showed that the target is locked for it.
+    """
 
     label: str
     hub: greenlet
@@ -88,6 +98,7 @@ class Puppet:
     reads: int = 0
     now: float = 0.0
     members: Inventory | None = None
+    locked: str | None = None
     gone: bool = False
 
     def ask(self, kind: str, *args: Any) -> Any:
@@ -122,6 +133,11 @@ class Puppet:
     def observe(self, tables: Collection[str]) -> Observation:
         seen: Observation = self.ask("observe", tuple(tables))
         self.members = seen.inventory
+        record = seen.record.record if seen.record is not None else None
+        extract = (
+            record.extract if isinstance(record, IndependentRecord) and record.phase is Phase.LOCKED else None
+        )
+        self.locked = extract.uuid if extract is not None else None
         return replace(seen, sequence=self.tick())
 
     def content(self, table: str) -> ContentCheck:
@@ -171,14 +187,15 @@ class Puppet:
         return digest("exploration", self.label, self.nonce)[: bits // 4]
 
     def uuid(self) -> str:
-        raise NotImplementedError("only staging needs UUIDs")
+        text = digest("exploration", self.label, "uuid", self.hex(128))
+        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:32]}"
 
     def __call__(self, message: str) -> None:
         """Nobody reads it."""
 
 
 @dataclass(slots=True)
-class Trail:
+class Trail(Outside):
     """The evidence port of a task."""
 
     puppet: Puppet
@@ -227,8 +244,8 @@ class Automaton:
     def start(self) -> int:
         """Return the first state."""
         if not self.nodes:
-            glet, puppet = self._new()
-            self._add(self._begin(glet, puppet), glet, puppet, ())
+            glet, puppet = self.new()
+            self._add(self.begin(glet, puppet), glet, puppet, ())
         return 0
 
     def step(self, state: int, answer: Answer) -> int:
@@ -239,8 +256,8 @@ class Automaton:
         glet, node.live = node.live, None
         puppet: Puppet
         if glet is None:
-            glet, puppet = self._new()
-            self._begin(glet, puppet)
+            glet, puppet = self.new()
+            self.begin(glet, puppet)
             for earlier in node.history:
                 glet.switch(earlier.value)
         else:
@@ -250,11 +267,13 @@ class Automaton:
         node.next[answer] = found
         return found
 
-    def _begin(self, glet: greenlet, puppet: Puppet) -> Call | End:
+    def begin(self, glet: greenlet, puppet: Puppet) -> Call | End:
+        """Let a run of the task go to its first call."""
         ports = Ports(puppet, puppet, puppet, Trail(puppet), puppet, puppet, puppet)
         return glet.switch(self.task, ports)  # type: ignore[no-any-return]
 
-    def _new(self) -> tuple[greenlet, Puppet]:
+    def new(self) -> tuple[greenlet, Puppet]:
+        """Return a new run of the task, and its ports."""
         self.runs += 1
         puppet = Puppet(self.label, greenlet.getcurrent())
         glet = greenlet(_run)
@@ -273,7 +292,7 @@ class Automaton:
     def _shape(self, frame: FrameType | None, puppet: Puppet) -> tuple[Any, ...]:
         """What the suspended frames hold: two runs of equal shape go on in the same way."""
         shape = _Shape(self.interned, puppet)
-        shape.out += (puppet.nonce, puppet.members.digest if puppet.members else None)
+        shape.out += (puppet.nonce, puppet.members.digest if puppet.members else None, puppet.locked)
         # The frame below that of the task is whoever let it go on.
         while frame is not None and frame.f_code is not _OUTERMOST:
             shape.out += (id(frame.f_code), frame.f_lasti)
@@ -286,6 +305,13 @@ class Automaton:
         return shape.ranked()
 
 
+def run_once(label: str, task: Task) -> tuple[Call | End, Callable[[Answer], Call | End]]:
+    """Begin a task without remembering its states; return what it asks, and what gives it an answer."""
+    automaton = Automaton(label, task)
+    glet, puppet = automaton.new()
+    return automaton.begin(glet, puppet), lambda answer: glet.switch(answer.value)
+
+
 def _run(task: Task, ports: Ports) -> End:
     try:
         return End(result=task(ports))
@@ -295,6 +321,7 @@ def _run(task: Task, ports: Ports) -> End:
         return End(surprise=f"{type(error).__name__}: {error}")
 
 
+LOCK = type(threading.Lock())
 _OUTERMOST = _run.__code__
 _ASK = Puppet.ask.__code__
 
@@ -318,6 +345,7 @@ class _Shape:
     interned: dict[Any, int]
     puppet: Puppet
     out: list[Any] = field(default_factory=list)
+    held: dict[int, int] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
         out = self.out
@@ -334,8 +362,15 @@ class _Shape:
                 out += ("seen", value.sequence, id(value.replicas), self.intern(value.record))
             case Pause():
                 out += ("pause", value.left, value.pause)
-            case Puppet() | Trail() | Ports():
+            case Outside() | Ports():
                 out.append("ports")
+            case FunctionType() if value.__closure__:
+                # Such as a lambda: each run makes its own, from the same code.
+                out.append(id(value.__code__))
+                for cell in value.__closure__:
+                    self.add(cell.cell_contents)
+            case _ if type(value) is LOCK:
+                out.append(value.locked())
             case Permit():
                 out += (value.token, value.used)
             case BaseException():
@@ -353,6 +388,12 @@ class _Shape:
                 out += ("set", *sorted(map(str, value)))
             case _ if is_dataclass(value) and not isinstance(value, type):
                 out.append(type(value).__name__)
+                if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                    # The parts of a task share what changes: once in the state is enough.
+                    if id(value) in self.held:
+                        out.append(self.held[id(value)])
+                        return
+                    self.held[id(value)] = len(self.held)
                 for each in fields(value):
                     if each.name not in _SILENT and hasattr(value, each.name):
                         self.add(getattr(value, each.name))

@@ -72,6 +72,9 @@ def abandoning(operation_id: str, ports: Ports) -> Any:
 
 Role = Callable[[str, Ports], Any]
 
+MOST = 10_000_000
+"""So many states are visited at most, if nothing else is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -89,6 +92,10 @@ class Scope:
     tries: int = 2
     first: bool = False
     torn: bool = False
+
+    def explore(self, most: int = MOST) -> Result:
+        """Visit every state that can be reached; see :meth:`Exploration.run`."""
+        return Exploration(self).run(most)
 
 
 class Slot(NamedTuple):
@@ -179,7 +186,7 @@ class Exploration:
 
     # Exploring.
 
-    def run(self, most: int = 10_000_000) -> Result:
+    def run(self, most: int = MOST) -> Result:
         """Visit every state that can be reached, nearest first.
 
         :param most: how many states at most.
@@ -296,7 +303,10 @@ class Exploration:
                 spent = budget._replace(failures=budget.failures - 1)
                 yield f"{alias} refuses", refused._replace(budget=spent)
         for at in range(len(c.late)):
-            yield "a late request arrives", model.arrived(c, at)
+            after = model.arrived(c, at)
+            if after.row != c.row:
+                self._judge_write(c, after)
+            yield "a late request arrives", after
         if budget.prunes and (after := model.pruned(c)) != c:
             yield "the queue forgets", after._replace(budget=budget._replace(prunes=budget.prunes - 1))
         if c.other_members:
@@ -346,7 +356,7 @@ class Exploration:
                 yield from self._looks(c, call.args[0], half)
             case "content":
                 digests = self.model.content(c, call.args[0])
-                yield "done", c, self._answer(("content", *sorted(digests)), digests), None
+                yield "done", c, self._answer(("content", *sorted(digests.items())), digests), None
             case "write" | "claim":
                 yield from self._writes(c, call, half)
                 return
@@ -369,9 +379,16 @@ class Exploration:
                 known = call.args in c.unused
                 yield "done", c, self._answer(("unused", known), known), None
             case _:
-                raise AssertionError(call.kind)
+                yield from self._effects(c, call)
+                return
         if c.budget.faults and half is None:
             yield "no answer", spend(c), self._failed(Code.SERVER_UNAVAILABLE), None
+
+    def _effects(
+        self, c: Cluster, call: Call
+    ) -> Iterator[tuple[str, Cluster, Answer | None, tuple[Any, ...] | None]]:
+        """What may become of a call that only staging makes."""
+        raise AssertionError(call.kind)
 
     def _looks(
         self, c: Cluster, tables: tuple[str, ...], half: tuple[Any, ...] | None
@@ -405,10 +422,12 @@ class Exploration:
         row = self.written.get(id(call))
         if row is None:
             row = self.written[id(call)] = self.model.number(encode(record, write_id), record)
-        before = (expected.write_id, expected.version)
+        before = (expected.write_id, expected.version) if expected is not None else None
         _, lost = self._lost(c, call, row)
         if half is None:
             after = self.model.swapped(c, before, row) or c
+            if after != c:
+                self._judge_write(c, after)
             yield "done", after, None, ("written",)
             if c.budget.faults:
                 yield "not sent", spend(c), self._failed(Code.SERVER_UNAVAILABLE), None
@@ -430,7 +449,7 @@ class Exploration:
     ) -> tuple[Cluster, Answer]:
         """Return what the worker makes of the row that Keeper holds now, and the permit that it may have."""
         expected, record, write_id = call.args
-        verdict = judge(expected, self.model.rows[row][0], self.model.rows[c.row[0]][0], c.row[1])
+        verdict = judge(expected, self.model.rows[row][0], *self.model.found(c))
         if not isinstance(verdict, int):
             verdict = verdict if verdict is not None else OutcomeUnknown("not visible")
             return c, self._answer(("write", repr(verdict)), verdict)
@@ -503,7 +522,10 @@ class Exploration:
             raise Broken(f"{said}: {broken}") from None
         self.judged.add(id(truth))
 
-    def _judge_drop(self, c: Cluster, replica: int, dropped: int) -> None:
+    def _judge_write(self, c: Cluster, after: Cluster) -> None:
+        """Judge that the record moved."""
+
+    def _judge_drop(self, c: Cluster, replica: int, dropped: Any) -> None:
         table = TABLES[dropped]
         assert table is not None
         oracle.judge_drop(self.model.truth(c), self.model.inventory.aliases[replica], table.uuid)
@@ -558,9 +580,11 @@ class Exploration:
     def _phase(self, c: Cluster) -> Phase:
         return self.model.rows[c.row[0]][1].phase
 
-    def _run_calm(self, c: Cluster, label: str, role: Role) -> tuple[Cluster, End]:
+    def _run_calm(
+        self, c: Cluster, label: str, role: Role, operation_id: str | None = None
+    ) -> tuple[Cluster, End]:
         if label not in self.calm:
-            self.calm[label] = Automaton(f"calm {label}", partial(role, self.operation_id))
+            self.calm[label] = Automaton(f"calm {label}", partial(role, operation_id or self.operation_id))
         automaton = self.calm[label]
         node = automaton.start()
         half: tuple[Any, ...] | None = None

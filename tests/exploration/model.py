@@ -8,7 +8,7 @@ may die between them and execute it again; between any two steps the workers may
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import TaskIdentity, parked_name
@@ -30,7 +30,7 @@ from airflow_provider_dpone.publication.statement import Drop, Exchange, Rename,
 from tests.proof.oracle import Truth
 from tests.simulation.ports import KEY, TARGET
 from tests.simulation.run import OLD
-from tests.simulation.world import AUTHORITY, Entry, Table, World
+from tests.simulation.world import AUTHORITY, Entry, RunningLoad, Table, World
 
 NEW: Final = Table("00000000-0000-4000-8000-00000000000b", 10, "new", "/clickhouse/tables/new/01")
 NOTHING, OLD_TABLE, NEW_TABLE = 0, 1, 2
@@ -39,8 +39,12 @@ CANDIDATE: Final = "orders__dpone_1"
 NAMES: Final = (TARGET.table, CANDIDATE, parked_name(CANDIDATE))
 TARGET_NAME, CANDIDATE_NAME, PARKED_NAME = 0, 1, 2
 
-Names: TypeAlias = tuple[int, int, int]
-"""What one replica holds under :data:`NAMES`."""
+Names: TypeAlias = tuple[Any, ...]
+"""What one replica holds: the number of a table under each of :data:`NAMES`. While independent replicas are staged,
+names and tables."""
+
+NO_ROW: Final = (-1, -1)
+"""In the place of a row and its version: the target has no record yet."""
 
 WAITING: Final = (0, 0)
 """An entry's state on a replica: (0, 0); (1, code) executed and not marked; (2, code) marked."""
@@ -58,8 +62,15 @@ class Request(NamedTuple):
 class LateWrite(NamedTuple):
     """A compare-and-swap that is on its way."""
 
-    expected: tuple[str, int]
+    expected: tuple[str, int] | None
     row: int
+
+
+class LateEffect(NamedTuple):
+    """A request to one replica, or to the store, that is on its way: a method of the simulated world."""
+
+    method: str
+    args: tuple[Any, ...]
 
 
 class Budget(NamedTuple):
@@ -70,6 +81,9 @@ class Budget(NamedTuple):
     :ivar failures: statements that a replica refuses for want of memory.
     :ivar prunes: how often the queue forgets what has ended.
     :ivar members: how often the list of replicas changes, and changes back.
+    :ivar away: how often a replica can't be reached for a while.
+    :ivar losses: private tables or candidates that somebody drops.
+    :ivar spoils: artifacts that the store loses, or gives back damaged.
     """
 
     faults: int = 0
@@ -77,6 +91,34 @@ class Budget(NamedTuple):
     failures: int = 0
     prunes: int = 0
     members: int = 0
+    away: int = 0
+    losses: int = 0
+    spoils: int = 0
+
+
+class Staging(NamedTuple):
+    """What is there beside the tables and the record while independent replicas are staged.
+
+    :ivar away: the numbers of replicas that can't be reached.
+    :ivar artifacts: what is sealed, by its SHA-256: rows, content, and whether it is damaged.
+    :ivar read: each reading of a source: what it gave, and how many rows.
+    :ivar created: names and UUIDs that were ever given to a table.
+    :ivar filled: UUIDs of tables that a load was ever sent to.
+    :ivar lost: UUIDs of tables that somebody dropped.
+    :ivar recorded: the number of what the records have named so far.
+    """
+
+    away: tuple[int, ...] = ()
+    loads: tuple[RunningLoad, ...] = ()
+    artifacts: tuple[tuple[str, tuple[int, str, bool]], ...] = ()
+    read: tuple[tuple[str, int], ...] = ()
+    created: frozenset[str] = frozenset()
+    filled: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    recorded: int = 0
+
+
+NO_STAGING: Final = Staging()
 
 
 class Cluster(NamedTuple):
@@ -90,13 +132,14 @@ class Cluster(NamedTuple):
     replicas: tuple[Names, ...]
     row: tuple[int, int]
     queue: tuple[Request, ...] = ()
-    late: tuple[Request | LateWrite, ...] = ()
+    late: tuple[Request | LateWrite | LateEffect, ...] = ()
     unused: frozenset[tuple[int, str]] = frozenset()
     sent: tuple[str, ...] = ()
     permits: tuple[tuple[str, int], ...] = ()
     entries: int = 0
     other_members: bool = False
     budget: Budget = Budget()
+    staging: Staging = NO_STAGING
 
 
 @dataclass(slots=True)
@@ -175,9 +218,18 @@ class Model:
         row, record = self.rows[c.row[0]]
         return StoredRecord(record, row.write_id, c.row[1])
 
-    def swapped(self, c: Cluster, expected: tuple[str, int], row: int) -> Cluster | None:
+    def found(self, c: Cluster) -> tuple[Row | None, int | None]:
+        """Return the row and its version as Keeper holds them."""
+        return (None, None) if c.row == NO_ROW else (self.rows[c.row[0]][0], c.row[1])
+
+    def record(self, c: Cluster) -> AuthorityRecord | None:
+        """Return the record, if there is one."""
+        return None if c.row == NO_ROW else self.rows[c.row[0]][1]
+
+    def swapped(self, c: Cluster, expected: tuple[str, int] | None, row: int) -> Cluster | None:
         """Return the cluster after a compare-and-swap; ``None`` if the row is not as expected."""
-        if (self.rows[c.row[0]][0].write_id, c.row[1]) != expected:
+        found, version = self.found(c)
+        if (None if found is None else (found.write_id, version)) != expected:
             return None
         return c._replace(row=(row, c.row[1] + 1))
 
@@ -241,9 +293,17 @@ class Model:
         """Return the cluster after a request that was on its way took effect."""
         request = c.late[at]
         c = c._replace(late=(*c.late[:at], *c.late[at + 1 :]))
-        if isinstance(request, LateWrite):
-            return self.swapped(c, request.expected, request.row) or c
-        return self.queued(c, request)
+        match request:
+            case LateWrite():
+                return self.swapped(c, request.expected, request.row) or c
+            case LateEffect():
+                return self.taken(c, request)
+            case Request():
+                return self.queued(c, request)
+
+    def taken(self, c: Cluster, effect: LateEffect) -> Cluster:
+        """Return the cluster after a late request to one replica took effect."""
+        raise NotImplementedError
 
     def healed(self, c: Cluster) -> tuple[Cluster, list[tuple[int, int]]]:
         """Return the cluster when all faults are over and the replicas are idle, and what was dropped where."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.exploration.explore import Exploration, Scope
+from tests.exploration.explore import Scope
 from tests.exploration.scopes import QUICK, hunting
 from tests.proof.oracle import Broken
 from tests.simulation.mutants import MUTANTS
@@ -20,6 +20,9 @@ FLOORS = {
     "two workers publish": 90_000,
     "an operator abandons": 13_000,
     "an operator resolves": 45_000,
+    "independent: a fault anywhere": 2_000,
+    "independent: a try and its retry at once": 7_000,
+    "independent: an operator abandons, replicas are read one after the other": 5_500,
 }
 """How many states each scope has at least."""
 
@@ -28,7 +31,7 @@ FLOORS = {
 def test_every_state_holds_the_invariants(
     scope: Scope, record_property: Callable[[str, object], None]
 ) -> None:
-    result = Exploration(scope).run()
+    result = scope.explore()
     assert result.complete
     assert result.states >= FLOORS[scope.name]
     record_property(
@@ -38,12 +41,19 @@ def test_every_state_holds_the_invariants(
 
 
 @pytest.mark.parametrize(
-    "name", ["swap_again_after_a_timeout", "trust_the_queue", "treat_a_null_code_as_zero"]
+    "name",
+    [
+        "swap_again_after_a_timeout",
+        "trust_the_queue",
+        "treat_a_null_code_as_zero",
+        "rename_before_it_is_claimed",
+        "bind_without_comparing_the_live_tables",
+    ],
 )
 def test_exploration_catches_a_planted_bug(name: str) -> None:
     def hunt() -> None:
-        for scope in hunting():
-            Exploration(scope).run(60_000)
+        for scope in hunting(name):
+            scope.explore(60_000)
 
     with MUTANTS[name](), pytest.raises(Broken):
         hunt()

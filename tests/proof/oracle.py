@@ -20,6 +20,7 @@ from airflow_provider_dpone.publication.record import (
     StageState,
 )
 from airflow_provider_dpone.publication.stop import Code
+from tests.simulation.world import content_digest
 
 UNRESOLVED_PHASES = STAGE_PHASES | frozenset({Phase.PREPARED, Phase.DISPATCHING, Phase.BOUND, Phase.TERMINAL})
 
@@ -62,6 +63,8 @@ class Truth:
     :ivar listed: where tables are independent, the UUIDs of all that a record ever listed to be dropped.
     :ivar whole: where tables are independent, rows and content of all that may be live.
     :ivar touched: UUIDs of tables that a stranger changed.
+    :ivar lost: UUIDs of tables that a stranger dropped.
+    :ivar ready: where tables are independent, the UUIDs of all that were recorded as ready.
     """
 
     live: Mapping[str, TableLike | None]
@@ -77,6 +80,8 @@ class Truth:
     listed: Collection[str] | None = None
     whole: Collection[tuple[int, str]] | None = None
     touched: Collection[str] = ()
+    lost: Collection[str] = ()
+    ready: Collection[str] | None = None
 
     def tables(self, generation: str) -> Collection[str]:
         """Return the UUIDs of a generation's tables."""
@@ -90,6 +95,10 @@ def judge(truth: Truth) -> None:
     """
     _judge_live(truth)
     swaps = _swaps(truth.sent)
+    if not swaps and any(
+        table is not None and table.uuid not in truth.before for table in truth.live.values()
+    ):
+        raise Broken("the live table changed, and no swap was sent")
     if any(count > 1 for count in swaps.values()):
         raise Broken("a swap was sent twice for one operation")
     if len(set(truth.permits)) != len(truth.permits):
@@ -159,6 +168,9 @@ def _judge_candidates(truth: Truth, record: IndependentRecord) -> None:
     """What has the candidate's name is the replica's own proven table, and holds what was sealed, once."""
     if record.phase not in STAGE_PHASES and record.phase is not Phase.PREPARED:
         return
+    new_tables = record.desired.uuids - {*truth.before} if record.phase is Phase.PREPARED else frozenset()
+    if truth.ready is not None and not new_tables <= {*truth.ready}:
+        raise Broken("prepared, and a replica was not recorded as ready")
     for alias, table in truth.candidates.items():
         stage, new = record.stage_of(alias), record.desired.on(alias)
         if record.phase is Phase.PREPARED:
@@ -166,7 +178,7 @@ def _judge_candidates(truth: Truth, record: IndependentRecord) -> None:
         else:
             own = stage.uuid if stage is not None and stage.state is not StageState.CLAIMED else None
         if table is None:
-            if record.phase is Phase.PREPARED:
+            if record.phase is Phase.PREPARED and own not in truth.lost:
                 raise Broken(f"prepared, but {alias} has no candidate")
             continue
         if table.uuid != own:
@@ -174,6 +186,25 @@ def _judge_candidates(truth: Truth, record: IndependentRecord) -> None:
         sealed = (record.content.rows, record.content.sha256)
         if table.uuid not in truth.touched and (table.rows, table.content) != sealed:
             raise Broken(f"the candidate on {alias} does not hold exactly what was sealed")
+
+
+def judge_baseline(truth: Truth) -> None:
+    """Judge, where an artifact was bound just now, that the live tables were compared and are alike.
+
+    :raises Broken: nobody knows which of them is right, and they are to be replaced.
+    """
+    record = truth.record
+    if not isinstance(record, IndependentRecord) or record.predecessor is None:
+        return
+    found = {
+        (table.rows, content_digest(table.content))
+        for alias, table in truth.live.items()
+        for own in [record.predecessor.on(alias)]
+        if table is not None and own is not None and table.uuid == own.uuid
+    }
+    baseline = record.baseline
+    if found != ({(baseline.rows, baseline.sha256)} if baseline else None):
+        raise Broken("an artifact was bound though the live tables differ, or were not compared")
 
 
 def judge_drop(truth: Truth, alias: str, uuid: str, strangers: Collection[str] = ()) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dpone.publication.stop import Stop
-from tests.exploration.explore import Exploration
 from tests.exploration.scopes import WIDE, hunting
 from tests.proof.oracle import Broken
 from tests.simulation.mutants import MUTANTS
@@ -77,7 +76,7 @@ def explore() -> int:
     results = []
     for scope in WIDE:
         started = time.monotonic()
-        found = Exploration(scope).run(MOST_STATES)
+        found = scope.explore(MOST_STATES)
         seconds = time.monotonic() - started
         how = "all of them" if found.complete else f"the nearest, {found.depth} steps deep"
         print(
@@ -203,7 +202,7 @@ def mutants() -> int:
     for name, mutant in MUTANTS.items():
         with mutant():
             rows[name] = {
-                "exploration": _caught_by_exploration(),
+                "exploration": _caught_by_exploration(name),
                 "simulation": _caught_by_simulation(),
                 "unit": _caught_by_unit_tests(name),
             }
@@ -214,10 +213,10 @@ def mutants() -> int:
     return len(rows)
 
 
-def _caught_by_exploration() -> str:
-    for scope in hunting():
+def _caught_by_exploration(name: str) -> str:
+    for scope in hunting(name):
         try:
-            Exploration(scope).run(MUTANT_STATES)
+            scope.explore(MUTANT_STATES)
         except CAUGHT as caught:
             return str(caught).splitlines()[0]
     return ""

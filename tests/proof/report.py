@@ -84,7 +84,8 @@ live; and after all faults every operation ends or holds by name, with a way out
 ## Exploration
 
 The real tasks against a small modelled cluster, in every interleaving of workers, replicas and faults within a budget.
-From every state a calm run of the tasks and an operator must come to an end.
+From every state a calm run of the tasks and an operator must come to an end. Scopes of independent replicas begin
+before staging, the others with what is prepared.
 
 {_exploration(results["exploration"])}
 ## One fault at each call

@@ -563,13 +563,20 @@ def adopt_without_comparing_the_content() -> Iterator[None]:
 @contextmanager
 def trust_an_acknowledged_load() -> Iterator[None]:
     """A load that the server acknowledged is not compared with what was sealed."""
-    real = replicas._Stage._build
+    real = replicas._Stage._holds_content
 
-    def build(self: Any, alias: str) -> Any:
-        with mock.patch.object(replicas._Stage, "_holds_content", return_value=True):
-            return real(self, alias)
+    def verify(self: Any, alias: str) -> Any:
+        stage = self._of(alias)
+        self.staging.settle(stage)
+        if not real(self, stage):
+            return None
+        self.slot.move(lambda now: stages.verified(now, alias, now=self._now()))
+        return stages.SeenReplica(stage.uuid, None)
 
-    with mock.patch.object(replicas._Stage, "_build", build):
+    with (
+        mock.patch.object(replicas._Stage, "_holds_content", return_value=True),
+        mock.patch.object(replicas._Stage, "_verify", verify),
+    ):
         yield
 
 
@@ -617,9 +624,8 @@ def use_private_names_again() -> Iterator[None]:
 @contextmanager
 def ready_without_looking() -> Iterator[None]:
     """Once its rename was sent a replica is ready, and what is ready is not looked at again."""
-    real_decide, real_look = stages.decide_replica, replicas._Stage._look
-    real_promote = SimReplicaStaging.promote
-    sent: set[str] = set()
+    real_decide = stages.decide_replica
+    real_build, real_verify = replicas._Stage._build, replicas._Stage._verify
 
     def decided(record: Any, alias: str, seen: Any) -> Any:
         stage = record.stage_of(alias)
@@ -627,20 +633,23 @@ def ready_without_looking() -> Iterator[None]:
             return stages.Ready()
         return real_decide(record, alias, seen)
 
-    def look(self: Any, alias: str) -> Any:
+    def sent(self: Any, alias: str) -> Any:
         stage = self._of(alias)
-        return stages.SeenReplica(None, stage.uuid) if stage.uuid in sent else real_look(self, alias)
+        self.staging.promote(stage, self.slot.record.candidate)
+        return stages.SeenReplica(None, stage.uuid)
 
-    def promote(self: Any, stage: Any, candidate: str) -> None:
-        real_promote(self, stage, candidate)
-        sent.add(stage.uuid)
+    def build(self: Any, alias: str) -> Any:
+        real_build(self, alias)
+        return sent(self, alias)
+
+    def verify(self: Any, alias: str) -> Any:
+        return None if real_verify(self, alias) is None else sent(self, alias)
 
     with (
         mock.patch.object(stages, "decide_replica", decided),
-        mock.patch.object(replicas._Stage, "_look", look),
-        mock.patch.object(SimReplicaStaging, "promote", promote),
-        mock.patch.object(replicas, "incomplete", return_value=None),
-        mock.patch.object(SimReplicaStaging, "check_created"),
+        mock.patch.object(replicas._Stage, "_build", build),
+        mock.patch.object(replicas._Stage, "_verify", verify),
+        mock.patch.object(replicas._Stage, "_require_ready"),
     ):
         yield
 
@@ -826,33 +835,9 @@ TRAIL_MUTANTS: dict[str, Mutant] = {
 }
 """Bugs that only the trail shows."""
 
-MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
+STAGING_MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
-        catalogs_before_the_receipt,
-        swap_again_after_a_timeout,
-        trust_the_queue,
-        trust_a_successful_update,
-        permit_from_read_back_alone,
-        swallow_an_unknown_write,
-        compare_names_instead_of_uuids,
-        skip_an_unreachable_replica,
-        treat_a_pruned_entry_as_failed,
-        clean_up_by_name,
-        clean_up_before_the_proof,
-        a_loser_drops_with_an_unknown_record,
-        ignore_what_moved_while_staging,
-        publish_without_the_content_check,
-        note_unused_though_sent,
-        a_running_entry_with_all_tables_swapped_is_committed,
-        resolve_without_disarming,
-        judge_before_the_disarming_has_ended,
-        disarm_by_drop,
-        abandon_what_was_dispatched,
-        take_the_newest_of_two_entries,
-        treat_a_null_code_as_zero,
-        catalogs_of_an_unended_entry_count,
-        trust_what_the_trigger_saw,
         append_to_an_ambiguous_attempt,
         read_the_source_before_the_lock,
         adopt_without_comparing_the_content,
@@ -871,3 +856,38 @@ MUTANTS: Mapping[str, Mutant] = TRAIL_MUTANTS | {
         take_a_name_for_the_proven_table,
     )
 }
+"""Bugs of the staging of independent replicas."""
+
+MUTANTS: Mapping[str, Mutant] = (
+    TRAIL_MUTANTS
+    | STAGING_MUTANTS
+    | {
+        mutant.__name__: mutant
+        for mutant in (
+            catalogs_before_the_receipt,
+            swap_again_after_a_timeout,
+            trust_the_queue,
+            trust_a_successful_update,
+            permit_from_read_back_alone,
+            swallow_an_unknown_write,
+            compare_names_instead_of_uuids,
+            skip_an_unreachable_replica,
+            treat_a_pruned_entry_as_failed,
+            clean_up_by_name,
+            clean_up_before_the_proof,
+            a_loser_drops_with_an_unknown_record,
+            ignore_what_moved_while_staging,
+            publish_without_the_content_check,
+            note_unused_though_sent,
+            a_running_entry_with_all_tables_swapped_is_committed,
+            resolve_without_disarming,
+            judge_before_the_disarming_has_ended,
+            disarm_by_drop,
+            abandon_what_was_dispatched,
+            take_the_newest_of_two_entries,
+            treat_a_null_code_as_zero,
+            catalogs_of_an_unended_entry_count,
+            trust_what_the_trigger_saw,
+        )
+    }
+)

@@ -7,19 +7,19 @@ record binds, a rename of what was not proven, a drop of what no record lists. S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_dpone.publication.artifact import Artifact
 from airflow_provider_dpone.publication.canonical import sha256_hex
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.record import IndependentRecord, Phase, ReplicaStage, StageState
+from airflow_provider_dpone.publication.record import IndependentRecord, Phase, ReplicaStage
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.routes.ports import Loaded, StagePlan
 from tests.simulation import world as simulated
 from tests.simulation.ports import Fault, Worker, void
-from tests.simulation.world import World, content_digest, decoded
+from tests.simulation.world import World, content_digest
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class SimReplicaStaging:
     content_name: str
     pick: Callable[[int], int]
     plan_digest: str = "p" * 64
+    judge_look: bool = True
+    """Whether what the worker saw last is judged when it reads the source."""
 
     @property
     def world(self) -> World:
@@ -51,7 +53,7 @@ class SimReplicaStaging:
         return StagePlan(self.plan_digest, (), None)
 
     def create(self, plan: StagePlan, stage: ReplicaStage, *, authority_id: str, operation_id: str) -> None:
-        if not any(stage.uuid in _attempts(record) for record in self._records(operation_id)):
+        if (operation_id, stage.uuid) not in self.world.recorded.claimed:
             self._broken("a table was created before its attempt was claimed")
         if stage.name in self.world.created or stage.uuid in self.world.created:
             self._broken("a private name or UUID was used again")
@@ -73,7 +75,7 @@ class SimReplicaStaging:
         # Nothing can be newer than the last look: whoever waits long before the call has to be forgiven.
         saw = self.worker.saw.record if self.worker.saw is not None else None
         extract = saw.extract if isinstance(saw, IndependentRecord) and saw.phase is Phase.LOCKED else None
-        if extract is None or extract.uuid != stage.uuid:
+        if self.judge_look and (extract is None or extract.uuid != stage.uuid):
             self._broken("the source was read, and its operation had not locked the target")
         number = len(self.world.read)
         rows, content = self.rows + number, sha256_hex(f"{self.content_name}.{number}")
@@ -109,10 +111,10 @@ class SimReplicaStaging:
         return artifact.sha256 in self.world.artifacts
 
     def load(self, plan: StagePlan, stage: ReplicaStage, artifact: Artifact, *, target_key: str) -> None:
-        records = [record for record in self._records() if stage.uuid in _attempts(record)]
-        if not records:
+        recorded = self.world.recorded
+        if not any(stage.uuid == claimed for _, claimed in recorded.claimed):
             self._broken("a table was loaded before its attempt was claimed")
-        elif not any(record.artifact == artifact for record in records):
+        elif (stage.uuid, artifact) not in recorded.bound:
             self._broken("a replica was loaded with what the record does not bind")
         found = self.world.artifacts.get(artifact.sha256)
         if found is None:
@@ -144,12 +146,7 @@ class SimReplicaStaging:
         return digest
 
     def promote(self, stage: ReplicaStage, candidate: str) -> None:
-        if not any(
-            found is not None and found.uuid == stage.uuid and found.state is not StageState.CLAIMED
-            for record in self._records()
-            if record.candidate == candidate
-            for found in [record.stage_of(stage.alias)]
-        ):
+        if (candidate, stage.uuid) not in self.world.recorded.proven:
             self._broken("a table got the candidate's name, and that it is proven was not recorded")
         fault = self.worker.call("promote")
         if fault is Fault.REFUSED or not self.world.replicas[stage.alias].up:
@@ -158,9 +155,7 @@ class SimReplicaStaging:
         self.worker.after(fault)
 
     def drop(self, stage: ReplicaStage) -> None:
-        if not any(
-            stage.uuid in item.generation.uuids for record in self._records() for item in record.retained
-        ):
+        if stage.uuid not in self.world.recorded.listed:
             self._broken("a private table was dropped that no record lists: its load may still run")
         fault = self.worker.call("drop replica")
         if fault is Fault.REFUSED or not self.world.replicas[stage.alias].up:
@@ -254,21 +249,8 @@ class SimReplicaStaging:
         if not self.world.replicas[alias].up:
             raise _stopped(Code.REPLICA_UNAVAILABLE, alias)
 
-    def _records(self, operation_id: str | None = None) -> Iterator[IndependentRecord]:
-        """Everything that was ever recorded, the newest first."""
-        for _, row, _ in reversed(self.world.stores):
-            record = decoded(row)
-            if isinstance(record, IndependentRecord) and operation_id in (None, record.operation_id):
-                yield record
-
     def _broken(self, what: str) -> None:
         self.world.broken.append(what)
-
-
-def _attempts(record: IndependentRecord) -> set[str]:
-    """The UUIDs of the attempts that a record claims."""
-    claimed = [*record.stages, *([record.extract] if record.extract is not None else [])]
-    return {stage.uuid for stage in claimed}
 
 
 def _stopped(code: Code, what: str) -> Stopped:

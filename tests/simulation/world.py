@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from airflow_provider_dpone.publication import artifact as product
 from airflow_provider_dpone.publication.canonical import sha256_hex
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import (
@@ -25,10 +26,13 @@ from airflow_provider_dpone.publication.facts import (
 from airflow_provider_dpone.publication.inventory import Inventory, Member
 from airflow_provider_dpone.publication.queue import QueueRow
 from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
     AuthorityRecord,
     Content,
     ContentDigest,
+    IndependentRecord,
     Row,
+    StageState,
     StoredRecord,
     decode,
 )
@@ -113,6 +117,48 @@ def content_digest(content: str) -> str:
 
 
 @dataclass(slots=True)
+class Recorded:
+    """What the records of a target of independent tables have named so far. Tables are named by their UUIDs.
+
+    :ivar claimed: each attempt, with its operation.
+    :ivar bound: each attempt, with the artifact that was bound while it was claimed.
+    :ivar proven: each table that was recorded to hold the content, with the candidate's name that it may get.
+    :ivar ready: those that were recorded to have the candidate's name.
+    :ivar prepared: those that were ever prepared to go live.
+    :ivar listed: those that were ever listed to be dropped.
+    :ivar generations: the tables of a generation, by the generation's own UUID.
+    """
+
+    claimed: set[tuple[str, str]] = field(default_factory=set)
+    bound: set[tuple[str, product.Artifact | None]] = field(default_factory=set)
+    proven: set[tuple[str, str]] = field(default_factory=set)
+    ready: set[str] = field(default_factory=set)
+    prepared: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)
+    generations: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def add(self, record: AuthorityRecord) -> None:
+        """Take in what was stored."""
+        if not isinstance(record, IndependentRecord):
+            return
+        for stage in (*record.stages, *([record.extract] if record.extract is not None else [])):
+            self.claimed.add((record.operation_id, stage.uuid))
+            self.bound.add((stage.uuid, record.artifact))
+        for stage in record.stages:
+            if stage.state is not StageState.CLAIMED:
+                self.proven.add((record.candidate, stage.uuid))
+            if stage.state is StageState.READY:
+                self.ready.add(stage.uuid)
+        if record.phase not in STAGE_PHASES:
+            self.prepared |= record.desired.uuids
+        for item in record.retained:
+            self.listed |= item.generation.uuids
+        for generation in (record.desired, record.predecessor):
+            if generation is not None:
+                self.generations[generation.uuid] = generation.uuids
+
+
+@dataclass(slots=True)
 class World:
     """All state that outlives a worker, and the history that the oracle reads."""
 
@@ -148,6 +194,8 @@ class World:
     """How often a table was changed directly."""
     broken: list[str] = field(default_factory=list)
     """What no worker may ask for, whatever comes of it."""
+    recorded: Recorded = field(default_factory=Recorded)
+    """What the records have named, where tables are independent."""
 
     def __post_init__(self) -> None:
         members = tuple(
@@ -322,14 +370,18 @@ class World:
         if expected is None:
             if current is not None:
                 return False
-            self.rows[row.target_key] = (row, 0)
-            self.stores.append((None, row, 0))
+            self._store(None, row, 0)
             return True
         if current is None or (current[0].write_id, current[1]) != expected:
             return False
-        self.rows[row.target_key] = (row, current[1] + 1)
-        self.stores.append((current[0], row, current[1] + 1))
+        self._store(current[0], row, current[1] + 1)
         return True
+
+    def _store(self, before: Row | None, row: Row, version: int) -> None:
+        self.rows[row.target_key] = (row, version)
+        self.stores.append((before, row, version))
+        if self.independent:
+            self.recorded.add(decoded(row))
 
     def stored(self, key: str) -> StoredRecord | None:
         """Return the record under ``key``."""
