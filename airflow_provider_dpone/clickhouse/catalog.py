@@ -280,7 +280,8 @@ class Catalog:
             section(
                 "settings",
                 {"known": "arrayStringConcat(groupArray(name), ',')"},
-                f"FROM system.settings WHERE name IN ({', '.join(map(string, _ASKED_SETTINGS))})",
+                # One literal for all names: with one for each, a tenth of the look was spent on understanding them.
+                f"FROM system.settings WHERE name IN splitByChar(',', {string(','.join(_ASKED_SETTINGS))})",
             ),
             *control_table.structure_sections(self.control),
         ]

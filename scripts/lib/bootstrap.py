@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -432,10 +433,15 @@ def main(root: Path) -> int:
     """Do every step that is not done yet. Returns the process's exit status."""
     try:
         with only_one(root):
-            provide_debs()
-            make_environment(root)
-            install_packages(root)
-            install_checkout(root)
+            if find_spec("ensurepip") is None:
+                provide_debs()
+            # Debian's packages and Python's come over the network and need nothing of each other.
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                debs = beside.submit(provide_debs)
+                make_environment(root)
+                install_packages(root)
+                install_checkout(root)
+                debs.result()
             provide_zookeeper(root)
             provide_postgres(root)
     except SetupError as error:

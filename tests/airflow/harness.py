@@ -72,7 +72,7 @@ _CONFIG: Final[Mapping[str, Mapping[str, Setting]]] = {
     },
     "api": {"host": "127.0.0.1", "workers": 1, "maximum_page_limit": 1000},
     "scheduler": {
-        "scheduler_idle_sleep_time": 0.2,
+        "scheduler_idle_sleep_time": 0.5,
         "trigger_timeout_check_interval": 2,
         # A worker killed by a test is noticed within half a minute instead of five.
         "task_instance_heartbeat_timeout": 25,

@@ -15,11 +15,11 @@ from scripts.lib.processes import all_processes
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def supervise(script: str, seconds: float = 30.0) -> subprocess.Popen[str]:
+def supervise(script: str, seconds: float = 30.0, *options: str) -> subprocess.Popen[str]:
     """Start a shell script under supervision."""
-    command = [sys.executable, "-m", "scripts.lib.supervise", "--seconds", str(seconds), "--"]
+    command = [sys.executable, "-m", "scripts.lib.supervise", "--seconds", str(seconds), *options]
     return subprocess.Popen(
-        [*command, "bash", "-c", script],
+        [*command, "--", "bash", "-c", script],
         cwd=CHECKOUT,
         text=True,
         stdout=subprocess.PIPE,
@@ -83,3 +83,47 @@ def test_killed_supervisor_takes_its_command_along() -> None:
     while alive("sleep 64.25") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive("sleep 64.25") == []
+
+
+def program(folder: Path, script: str) -> str:
+    """A program that runs this shell script."""
+    file = folder / "program"
+    file.write_text(f"#!/usr/bin/env bash\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize("command", ["sleep 0.5; echo tests", "echo tests"], ids=["longer", "shorter"])
+def test_what_succeeds_beside_the_command_is_shown_apart(tmp_path: Path, command: str) -> None:
+    beside = program(tmp_path, "echo one; sleep 0.2; echo two")
+    process = supervise(command, 30.0, "--beside", beside)
+    output, _ = process.communicate()
+    assert process.returncode == 0
+    assert "one\ntwo\n" in output
+    assert "tests\n" in output
+
+
+def test_status_of_the_command_counts_after_a_success_beside_it(tmp_path: Path) -> None:
+    assert supervise("exit 5", 30.0, "--beside", program(tmp_path, "sleep 0.2")).wait() == 5
+
+
+def test_failure_beside_the_command_ends_it(tmp_path: Path) -> None:
+    beside = program(tmp_path, "echo wrong; exit 7")
+    process = supervise("setsid sleep 65.25 & sleep 65.5", 30.0, "--beside", beside)
+    output, errors = process.communicate()
+    assert process.returncode == 7
+    assert output == "wrong\n"
+    assert f"'{beside}'" in errors
+    assert "ended with 7; the command is ended" in errors
+    assert alive("sleep 65") == []
+
+
+def test_failure_beside_a_command_that_has_succeeded_is_a_failure(tmp_path: Path) -> None:
+    beside = program(tmp_path, "sleep 0.5; exit 7")
+    assert supervise("exit 0", 30.0, "--beside", beside).wait() == 7
+
+
+def test_time_limit_is_for_what_runs_beside_the_command_too(tmp_path: Path) -> None:
+    beside = program(tmp_path, "sleep 66.25")
+    assert supervise("exit 0", 0.5, "--beside", beside).wait() == 124
+    assert alive("sleep 66.25") == []
