@@ -21,6 +21,7 @@ from airflow_provider_dpone.clickhouse.ddl_queue import DdlQueue
 from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.leftovers import read_leftovers
 from airflow_provider_dpone.clickhouse.load import Limits
+from airflow_provider_dpone.clickhouse.progress import RunningQueries
 from airflow_provider_dpone.clickhouse.replica_connections import ReplicaConnections
 from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
 from airflow_provider_dpone.clickhouse.server import Server
@@ -85,6 +86,7 @@ class Connected:
     site: Site
     control: ControlTable
     queue: DdlQueue
+    running: RunningQueries
 
     @property
     def statements_sent(self) -> int:
@@ -104,6 +106,7 @@ class Connected:
             self.ports.log,
             control=self.control,
             limits=Limits(load=load_seconds),
+            running=self.running,
         )
 
     @contextmanager
@@ -127,6 +130,7 @@ class Connected:
             lambda key: ArtifactStore(root, refresh.cluster, key),
             control=self.control,
             limits=Limits(load=load_seconds),
+            running=self.running,
         )
         with closing(staging):
             yield staging
@@ -349,7 +353,7 @@ def _connected(
     internal_replication: bool | None,
     fewest_replicas: int = 2,
 ) -> Connected:
-    queue = DdlQueue(connection)
+    queue, running = DdlQueue(connection), RunningQueries()
     return Connected(
         connection,
         Ports(
@@ -359,6 +363,7 @@ def _connected(
                 control,
                 internal_replication=internal_replication,
                 fewest_replicas=fewest_replicas,
+                running=running,
             ),
             authority=Authority(connection, target.cluster, control),
             queue=queue,
@@ -370,6 +375,7 @@ def _connected(
         Site(target, user=connection.user, control_structure=control.structure),
         control,
         queue,
+        running,
     )
 
 

@@ -107,6 +107,7 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
                 "changed": ended.changed,
                 "kept": ended.kept,
                 "retired": list(ended.retired),
+                "sealed": ended.sealed,
             }
         )
         return
@@ -120,6 +121,11 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
         print_text("There was nothing to change.")
     if ended.kept is not None:
         print_text(f"Its data is kept in {ended.kept} for now.")
+    if ended.sealed:
+        print_text(
+            "Rows that it sealed stay in the artifact folder until the next stage task of this table removes them; "
+            "nothing needs them."
+        )
 
 
 def _held(record: AuthorityRecord) -> bool:

@@ -26,6 +26,7 @@ from airflow_provider_dpone.clickhouse.errors import (
 )
 from airflow_provider_dpone.clickhouse.exact import LOAD_SETTINGS, content_digest_select
 from airflow_provider_dpone.clickhouse.grants import Grants
+from airflow_provider_dpone.clickhouse.progress import RunningQueries
 from airflow_provider_dpone.clickhouse.replicas import (
     READ_SETTINGS,
     Answers,
@@ -109,6 +110,7 @@ class Catalog:
 
     :ivar internal_replication: what the route needs the cluster to be configured for; ``None``: either.
     :ivar fewest_replicas: with fewer, a look is refused; operators may look at a single one that is left.
+    :ivar running: where a comparison is found by whoever stops the task.
     """
 
     server: Server
@@ -117,6 +119,7 @@ class Catalog:
     internal_replication: bool | None = True
     content_timeout: float = CONTENT_TIMEOUT
     fewest_replicas: int = 2
+    running: RunningQueries = field(default_factory=RunningQueries)
     _inventory: Inventory | None = None
     _columns: dict[str, tuple[ColumnDefinition, ...]] = field(default_factory=dict)
     _settings: frozenset[str] = frozenset()
@@ -202,13 +205,15 @@ class Catalog:
             select = content_digest_select(database, table, [column.name for column in columns])
         sequence = next_sequence()
         try:
-            reply = self.server.read(
-                "SELECT toUInt32(_shard_num) AS replica, * "
-                f"FROM clusterAllReplicas({string(self.target.cluster)}, "
-                f"view({select}))",
-                settings={**settings, "skip_unavailable_shards": 0},
-                timeout=self.content_timeout,
-            )
+            with self.running.reading(self.server, self.target.cluster, self.inventory.aliases) as query_id:
+                reply = self.server.read(
+                    "SELECT toUInt32(_shard_num) AS replica, * "
+                    f"FROM clusterAllReplicas({string(self.target.cluster)}, "
+                    f"view({select}))",
+                    settings={**settings, "skip_unavailable_shards": 0},
+                    timeout=self.content_timeout,
+                    query_id=query_id,
+                )
         except ServerError as error:
             if error.code == ErrorCode.UNKNOWN_TABLE:
                 raise Stopped(

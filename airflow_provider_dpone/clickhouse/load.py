@@ -28,7 +28,14 @@ from airflow_provider_dpone.clickhouse.exact import (
     insert_from_select,
     misfit_column,
 )
-from airflow_provider_dpone.clickhouse.progress import BROKEN, LoadQuery, LoadWatch, Verdict, in_words
+from airflow_provider_dpone.clickhouse.progress import (
+    BROKEN,
+    LoadWatch,
+    LongQuery,
+    RunningQueries,
+    Verdict,
+    in_words,
+)
 from airflow_provider_dpone.clickhouse.server import OnceReply, Server
 from airflow_provider_dpone.clickhouse.source_access import SourceAccess, source_errors
 from airflow_provider_dpone.clickhouse.sql import identifier, qualified, tokens, unquote
@@ -144,11 +151,12 @@ class Loader:
         access: SourceAccess,
         log: Log,
         limits: Limits,
-        cancel: threading.Event,
+        running: RunningQueries,
     ) -> None:
         """Prepare; nothing is read yet.
 
-        :param cancel: when set, running loads are killed within a second and none begins any more.
+        :param running: where loads are found by whoever stops the task. When it is cancelled, those that run are killed
+            within a second and none begins any more.
         """
         self.query_id: str | None = None
         self._target = target
@@ -156,20 +164,8 @@ class Loader:
         self._access = access
         self._log = log
         self._limits = limits
-        self._cancel = cancel
-        self._running: dict[str, LoadQuery] = {}
-
-    def cancel(self) -> bool | None:
-        """Kill the running loads by their ids now, and let none begin. May be called by a signal handler.
-
-        :returns: whether a server took each kill up; ``None``: no load was running.
-        """
-        self._cancel.set()
-        if not (running := [*self._running.values()]):
-            return None
-        # Each of them is killed, whatever became of those before it.
-        killed = [query.kill() for query in running]
-        return all(killed)
+        self._cancel = running.cancelled
+        self._running = running
 
     def read(self, planned: Planned, server: Server, attempt_id: str, name: str) -> Loaded:
         """Read the source into the table ``name``.
@@ -226,8 +222,8 @@ class Loader:
         if (stop := self._settled(query, ended, None)) is not ended:
             raise stop
 
-    def _query(self, aliases: tuple[str, ...], server: Server, attempt_id: str) -> LoadQuery:
-        return LoadQuery(server, self._target.cluster, aliases, f"dpone-load-{attempt_id}")
+    def _query(self, aliases: tuple[str, ...], server: Server, attempt_id: str) -> LongQuery:
+        return LongQuery(server, self._target.cluster, aliases, f"dpone-load-{attempt_id}")
 
     def _load(
         self,
@@ -254,7 +250,7 @@ class Loader:
         server: Server,
         attempt_id: str,
         statement: Load,
-        query: LoadQuery,
+        query: LongQuery,
         body: Body | None,
     ) -> OnceReply:
         """Send the load once and wait for its end."""
@@ -274,9 +270,9 @@ class Loader:
                 raise self._too_large("nothing was sent") from None
             except Cancelled:
                 raise cancelled() from None
-        self._running[attempt_id], self.query_id = query, query.query_id
+        self.query_id = query.query_id
         try:
-            with watch:
+            with self._running.waiting(query), watch:
                 # A stream's statement leads its body: in the URL, a wide table's would be too long for the
                 # proxies that stand in front of many servers.
                 return server.once(
@@ -301,16 +297,14 @@ class Loader:
             cause = cancelled()
         except Stopped as error:
             cause = error
-        except BaseException:
-            # Such as Airflow's timeout of the task, raised by a signal: nobody waits for the load any more.
+        except Exception:
+            # Of the source, and foreseen by nobody: nobody waits for the load any more.
             query.kill()
             raise
-        finally:
-            del self._running[attempt_id]
         # The connection is cut and the server may not have noticed yet.
         raise self._settled(query, cause, watch.verdict)
 
-    def _settled(self, query: LoadQuery, cause: Stopped, verdict: Verdict | None) -> Stopped:
+    def _settled(self, query: LongQuery, cause: Stopped, verdict: Verdict | None) -> Stopped:
         """Wait until the load is proven to have ended, killing it if it runs; return what is to be raised.
 
         It has ended when all replicas answered twice, a second apart, that none runs it: a statement that is

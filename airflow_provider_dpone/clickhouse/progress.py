@@ -1,24 +1,27 @@
-"""Follow one running load by its query id: how far it is, whether it still runs, how to kill it.
+"""Follow a long query by its id: how far it is, whether it still runs, how to kill it.
 
-The id belongs to one staging attempt and is never used again, so looking for it and killing by it can meet
+The id belongs to one load or one comparison and is never used again, so looking for it and killing by it can meet
 no other query. It is looked for on every replica, because behind a load balancer nobody knows which one
 runs it.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_provider_dpone.clickhouse.errors import ConnectFailed, ReplyLost, ServerError
+from airflow_provider_dpone.clickhouse.errors import ConnectFailed, ReplyLost, ServerError, stop_with
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.sql import identifier, string
+from airflow_provider_dpone.publication.stop import Code
 from airflow_provider_dpone.routes.ports import Log
 
 BROKEN: Final = (ServerError, ConnectFailed, ReplyLost)
@@ -47,8 +50,8 @@ class Sighting:
     written_bytes: int
 
 
-class LoadQuery:
-    """The query of one load, known by its id on every replica."""
+class LongQuery:
+    """A query that may take long, known by its id on every replica."""
 
     def __init__(self, server: Server, cluster: str, aliases: tuple[str, ...], query_id: str) -> None:
         """Name the query; nothing is read yet.
@@ -106,6 +109,56 @@ class LoadQuery:
         return True
 
 
+class RunningQueries:
+    """The long queries for which one task waits, so that a signal handler can kill them.
+
+    :ivar cancelled: set when the task was asked to stop: nothing begins any more.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self._queries: dict[str, LongQuery] = {}
+
+    def cancel(self) -> bool | None:
+        """Kill them by their ids now, and let none begin. May be called by a signal handler.
+
+        :returns: whether a server took each kill up; ``None``: none was running.
+        """
+        self.cancelled.set()
+        if not (running := [*self._queries.values()]):
+            return None
+        # Each of them is killed, whatever became of those before it.
+        killed = [query.kill() for query in running]
+        return all(killed)
+
+    @contextmanager
+    def waiting(self, query: LongQuery) -> Iterator[None]:
+        """Wait for the end of a query. Where the wait itself is interrupted, the query is killed."""
+        self._queries[query.query_id] = query
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            # Such as Airflow's timeout of the task, raised by a signal: nobody waits for it any more.
+            query.kill()
+            raise
+        finally:
+            del self._queries[query.query_id]
+
+    @contextmanager
+    def reading(self, server: Server, cluster: str, aliases: tuple[str, ...]) -> Iterator[str]:
+        """Name a read that may take minutes: its query id, under which it is killed where the task is.
+
+        :raises Stopped: ``SERVER_ERROR``: the task was asked to stop.
+        """
+        query = LongQuery(server, cluster, aliases, f"dpone-read-{secrets.token_hex(8)}")
+        with self.waiting(query):
+            if self.cancelled.is_set():
+                raise stop_with(Code.SERVER_ERROR, "The task was asked to stop, so nothing more is read.")
+            yield query.query_id
+
+
 class Verdict(Enum):
     """Why a watch killed the load."""
 
@@ -122,7 +175,7 @@ class LoadWatch:
 
     def __init__(
         self,
-        query: LoadQuery,
+        query: LongQuery,
         *,
         title: str,
         max_bytes: int,

@@ -6,9 +6,9 @@ and is sent once. What became of it is never guessed: the protocol looks at the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from typing import Final
 
 from airflow_provider_dpone.clickhouse.canonical_digest import (
@@ -32,7 +32,7 @@ from airflow_provider_dpone.clickhouse.errors import (
 )
 from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.load import Limits, Loader
-from airflow_provider_dpone.clickhouse.progress import BROKEN, in_words
+from airflow_provider_dpone.clickhouse.progress import BROKEN, RunningQueries, in_words
 from airflow_provider_dpone.clickhouse.replica_connections import ReplicaConnections
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.source_access import SourceAccess
@@ -80,6 +80,7 @@ class ClusterReplicaStaging:
         *,
         control: ControlTable | None = None,
         limits: Limits | None = None,
+        running: RunningQueries | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -87,6 +88,7 @@ class ClusterReplicaStaging:
         :param connections: makes the connections of admitted replicas.
         :param artifacts: the artifacts of a target, by its key.
         :param control: the control table, for the grants that are needed on it.
+        :param running: where long queries are found by whoever stops the task; when it is cancelled, they are killed.
         """
         self._server = server
         self._target = target
@@ -95,14 +97,14 @@ class ClusterReplicaStaging:
         self._connect = connections
         self._artifacts = artifacts
         self._limits = limits or Limits()
-        self._cancel = threading.Event()
+        self._running = running = running or RunningQueries()
         self._connections: ReplicaConnections | None = None
         self._servers: Mapping[str, Server] = {}
         self._planned: Planned | None = None
-        access = SourceAccess(source, self._cancel)
+        access = SourceAccess(source, running.cancelled)
         grants = self._grants = Grants(server, target, control or ControlTable(), independent=True)
         self._planner = Planner(server, target, refresh, access, log, grants, engine=INDEPENDENT_ENGINE)
-        self._loader = Loader(target, refresh, access, log, self._limits, self._cancel)
+        self._loader = Loader(target, refresh, access, log, self._limits, running)
 
     @property
     def query_id(self) -> str | None:
@@ -114,11 +116,11 @@ class ClusterReplicaStaging:
         return qualified(self._target.database, name)
 
     def cancel(self) -> bool | None:
-        """Stop: kill running loads by their ids now, and let none begin. May be called by a signal handler.
+        """Stop: kill what runs by its id now, and let nothing begin. May be called by a signal handler.
 
-        :returns: whether a server took each kill up; ``None``: no load was running.
+        :returns: whether a server took each kill up; ``None``: nothing was running.
         """
-        return self._loader.cancel()
+        return self._running.cancel()
 
     def close(self) -> None:
         """Close idle connections."""
@@ -265,9 +267,16 @@ class ClusterReplicaStaging:
         limit = self._refresh.max_source_bytes
         sql = f"SELECT {columns} FROM {self.quoted(stage.name)}"
         try:
-            with self._servers[stage.alias].download(
-                sql, format="Native", settings=_known(planned_of(plan)), timeout=self._limits.load
-            ) as download:
+            with (
+                self._reading(stage.alias) as query_id,
+                self._servers[stage.alias].download(
+                    sql,
+                    format="Native",
+                    settings=_known(planned_of(plan)),
+                    timeout=self._limits.load,
+                    query_id=query_id,
+                ) as download,
+            ):
                 if download.rows != rows:
                     raise stop_with(
                         Code.ROWS_DISAGREE,
@@ -320,9 +329,11 @@ class ClusterReplicaStaging:
         doing = f"Computing the content of {name!r} on {alias}"
         sql = canonical_digest_select(self._target.database, name, planned.definition.stored_columns)
         try:
-            ((rows, digest),) = (
-                self._servers[alias].read(sql, settings=_known(planned), timeout=self._limits.load).rows
-            )
+            with self._reading(alias) as query_id:
+                reply = self._servers[alias].read(
+                    sql, settings=_known(planned), timeout=self._limits.load, query_id=query_id
+                )
+            ((rows, digest),) = reply.rows
         except ServerError as error:
             if error.code == ErrorCode.UNKNOWN_TABLE:
                 raise stop_with(
@@ -333,6 +344,9 @@ class ClusterReplicaStaging:
             raise stopped(error, doing) from None
         return CanonicalDigest(int(str(rows)), str(digest))
 
+    def _reading(self, alias: str) -> AbstractContextManager[str]:
+        return self._running.reading(self._servers[alias], self._target.cluster, (alias,))
+
     def sweep(self, keep: Artifact | None, *, target_key: str) -> None:
         """Remove the target's artifacts that nothing needs any more; see the port."""
         if not self._artifacts(target_key).sweep(keep):
@@ -340,7 +354,7 @@ class ClusterReplicaStaging:
 
     def _until_cancelled(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
-            if self._cancel.is_set():
+            if self._running.cancelled.is_set():
                 raise stop_with(Code.STAGING_FAILED, "The sealing was cancelled: the task was asked to stop.")
             yield chunk
 
@@ -370,7 +384,7 @@ class ClusterReplicaStaging:
 
         :raises Stopped: it was.
         """
-        if self._cancel.is_set():
+        if self._running.cancelled.is_set():
             raise stop_with(Code.STAGING_FAILED, "The staging was cancelled: the task was asked to stop.")
 
 

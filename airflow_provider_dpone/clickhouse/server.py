@@ -215,18 +215,28 @@ class Server:
         for pool in self._pools:
             pool.close()
 
-    def read(self, sql: str, *, settings: Settings | None = None, timeout: float | None = None) -> ReadReply:
+    def read(
+        self,
+        sql: str,
+        *,
+        settings: Settings | None = None,
+        timeout: float | None = None,
+        query_id: str | None = None,
+    ) -> ReadReply:
         """Run a statement that changes nothing, on whichever host answers.
 
         :param sql: without FORMAT clause.
         :param timeout: seconds for everything, tries on other hosts included; ``read_timeout`` by default.
+        :param query_id: the query's own, under which it can be killed.
         :raises ServerError: the server refused it.
         :raises ConnectFailed: no host could be reached.
         :raises ReplyLost: connections broke, or the time was up.
         """
         if not sql.lstrip().upper().startswith(_READ_WORDS):
             raise ValueError("only a statement that reads may be sent this way")
-        url = "/?" + self._parameters(settings, _READ_SETTINGS)
+        # A try on a connection that was broken may still run: the next one takes its place.
+        named: Settings = {"query_id": query_id, "replace_running_query": 1} if query_id is not None else {}
+        url = "/?" + self._parameters(settings, {**_READ_SETTINGS, **named})
         body = sql.encode()
         deadline = time.monotonic() + (timeout if timeout is not None else self._settings.read_timeout)
         failure: ConnectFailed | ReplyLost | None = None
@@ -263,7 +273,13 @@ class Server:
 
     @contextmanager
     def download(
-        self, sql: str, *, format: str, settings: Settings | None = None, timeout: float
+        self,
+        sql: str,
+        *,
+        format: str,
+        settings: Settings | None = None,
+        timeout: float,
+        query_id: str | None = None,
     ) -> Iterator[Download]:
         """Run a query and hand its answer over as ClickHouse encodes it, in bounded memory.
 
@@ -272,6 +288,7 @@ class Server:
 
         :param sql: a SELECT without FORMAT clause.
         :param timeout: how many seconds the server may be silent.
+        :param query_id: the query's own, under which it can be killed.
         :raises ServerError: the server refused it, or the query failed.
         :raises ConnectFailed: the server could not be reached.
         :raises ReplyLost: the connection broke.
@@ -279,7 +296,8 @@ class Server:
         if not sql.lstrip().upper().startswith("SELECT"):
             raise ValueError("only a query is downloaded")
         connection = self._connect(None, timeout)
-        url = "/?" + self._parameters(settings, {**_READ_SETTINGS, "default_format": format})
+        named: Settings = {"query_id": query_id} if query_id is not None else {}
+        url = "/?" + self._parameters(settings, {**_READ_SETTINGS, **named, "default_format": format})
         try:
             try:
                 connection.request(

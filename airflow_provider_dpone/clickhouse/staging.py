@@ -6,7 +6,6 @@ never repaired in it and never appended to. It is dropped, and a retry builds an
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Final
 
@@ -27,7 +26,7 @@ from airflow_provider_dpone.clickhouse.errors import (
 )
 from airflow_provider_dpone.clickhouse.grants import Grants
 from airflow_provider_dpone.clickhouse.load import Limits, Loader
-from airflow_provider_dpone.clickhouse.progress import BROKEN
+from airflow_provider_dpone.clickhouse.progress import BROKEN, RunningQueries
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS
 from airflow_provider_dpone.clickhouse.server import Server
 from airflow_provider_dpone.clickhouse.source_access import SourceAccess
@@ -61,23 +60,23 @@ class ClusterStaging:
         *,
         control: ControlTable | None = None,
         limits: Limits | None = None,
-        cancel: threading.Event | None = None,
+        running: RunningQueries | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
         :param log: what a human follows: one line per event.
         :param control: the control table, for the grants that are needed on it.
-        :param cancel: when set, a running load is killed within a second; :meth:`cancel` sets it too.
+        :param running: where loads are found by whoever stops the task; when it is cancelled, they are killed.
         """
         self._server = server
         self._target = target
         self._log = log
         self._limits = limits = limits or Limits()
-        cancel = cancel or threading.Event()
-        access = SourceAccess(source, cancel)
+        self._running = running = running or RunningQueries()
+        access = SourceAccess(source, running.cancelled)
         grants = Grants(server, target, control or ControlTable())
         self._planner = Planner(server, target, refresh, access, log, grants, engine=REPLICATED_ENGINE)
-        self._loader = Loader(target, refresh, access, log, limits, cancel)
+        self._loader = Loader(target, refresh, access, log, limits, running)
 
     @property
     def query_id(self) -> str | None:
@@ -89,11 +88,11 @@ class ClusterStaging:
         return qualified(self._target.database, name)
 
     def cancel(self) -> bool | None:
-        """Stop: kill a running load by its id now, and let none begin. May be called by a signal handler.
+        """Stop: kill what runs by its id now, and let nothing begin. May be called by a signal handler.
 
-        :returns: whether a server took the kill up; ``None``: no load was running.
+        :returns: whether a server took the kill up; ``None``: nothing was running.
         """
-        return self._loader.cancel()
+        return self._running.cancel()
 
     def plan(self, observation: Observation) -> StagePlan:
         """Fix structure, column mapping and grants. Reads no row of the source, changes nothing.

@@ -196,7 +196,9 @@ class PublishOperator(StagedOperator):
         return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
     def on_kill(self) -> None:
-        """Say what is true of the statement: nothing can call it back."""
+        """End a comparison that runs, and say what is true of the statement: nothing can call it back."""
+        if self._connected is not None:
+            self._connected.running.cancel()
         sent = self._connected.statements_sent if self._connected is not None else 0
         self._say(
             "Asked to end. "

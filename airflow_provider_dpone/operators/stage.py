@@ -153,17 +153,17 @@ class StageOperator(RefreshOperator):
                     )
 
     def on_kill(self) -> None:
-        """Kill the load on the server, by its own query id, and say what became of it."""
+        """Kill what runs on the servers, by its own query ids, and say what became of it."""
         if self._staging is None:
             self._say("Asked to end before anything was sent. Nothing was changed.")
             return
         match self._staging.cancel():
             case None:
-                what = "No load is running, and none begins any more."
+                what = "No load or comparison is running, and none begins any more."
             case True:
-                what = "A server has taken up the kill of the running load; it may take a moment to end."
+                what = "A server has taken up the kill of what was running; it may take a moment to end."
             case False:
-                what = "The running load was told to end, and no server has answered that."
+                what = "What was running was told to end, and no server has answered that."
         self._say(
             f"Asked to end. {what} A stage task publishes nothing: the live table is as it was. A retry goes on with "
             "what is proven; what is not is dropped by it or by the next run, where that is proven safe."

@@ -33,6 +33,7 @@ from airflow_provider_dpone.publication.record import (
     AuthorityRecord,
     IndependentRetained,
     Owner,
+    Phase,
     Retained,
 )
 from airflow_provider_dpone.publication.stop import MEANINGS, Code, Stop
@@ -65,6 +66,8 @@ def with_past(
     happened = list(told.happened)
     if past is not None and told.held and told.record is not None and told.record.publication is not None:
         happened += _reply(past)
+    if past is not None and told.record is not None and told.record.phase is Phase.ABORTED:
+        happened += _why_given_up(past)
     told = replace(told, past=past, others=tuple(others), happened=tuple(happened), leftovers=left)
     if told.held:
         return replace(told, plain=f"{told.plain}{_refused(past, told.owner)}")
@@ -127,6 +130,17 @@ def _reply(past: Past) -> Iterator[str]:
         yield "No reply of the statement was written down, as when its worker dies: the queue and the tables tell."
 
 
+def _why_given_up(past: Past) -> Iterator[str]:
+    why = past.given_up
+    if why is None:
+        return
+    if why.code is None:
+        yield f"An operator ended it at {when(why.at)}: {why.reason}"
+    elif why.code in Code.__members__:
+        code = Code[why.code]
+        yield f"The reason was written down at {when(why.at)}: {MEANINGS[code].meaning} ({code.value})"
+
+
 _KEPT_AS_ASKED = "it is kept for as long as retain_predecessor asks"
 
 
@@ -139,7 +153,9 @@ def _kept(
     for item in record.retained if record is not None else ():
         seen = _where(observation, item.name, item.generation.uuids)
         if seen:
-            why = _why_kept(item, past, drops.get(item.name, {}), observation.server_time)
+            why = _other_beside(observation, item) or _why_kept(
+                item, past, drops.get(item.name, {}), observation.server_time
+            )
             kind: Literal["predecessor", "candidate"] = (
                 "candidate" if _never_live(record, item) else "predecessor"
             )
@@ -159,6 +175,21 @@ def _never_live(record: AuthorityRecord | None, item: Retained) -> bool:
         return not record.published
     before = record.predecessor.uuids if record.predecessor else frozenset()
     return item.generation.uuids.isdisjoint(before)
+
+
+def _other_beside(observation: Observation, item: Retained) -> str | None:
+    """Return why a kept table can't be dropped by its name: on another replica that is another table's."""
+    others = [
+        alias
+        for alias, facts in observation.replicas.items()
+        if (table := facts.tables.get(item.name)) is not None and table.uuid not in item.generation.uuids
+    ]
+    if not others:
+        return None
+    return (
+        f"another table has its name on {', '.join(others)}, so nothing is dropped by that name: find out what it is "
+        "and rename it away, then cleanup or the next run drops this one"
+    )
 
 
 def _why_kept(item: Retained, past: Past | None, codes: Mapping[str, int], now: int) -> str:

@@ -27,6 +27,7 @@ from airflow_provider_dpone.publication.trail import (
     CompareAndSwapOutcome,
     DispatchOutcome,
     Entry,
+    OperatorAction,
     PermitUnused,
     ReplicaSeen,
     Staged,
@@ -83,6 +84,20 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Why an operation was given up, as it was written down before that was done.
+
+    :ivar at: seconds since the epoch on its writer's clock.
+    :ivar code: the code's name; ``None``: an operator did it.
+    :ivar reason: the operator's.
+    """
+
+    at: int
+    code: str | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """One operation, as its trail tells. Times are seconds since the epoch on the writers' clocks.
 
@@ -99,6 +114,7 @@ class Past:
         written down, as when the worker died.
     :ivar concluded: the newest classification's word, and when.
     :ivar seen: what that classification saw on each replica.
+    :ivar given_up: the newest reason for which it may have been given up; whether it was, the record tells.
     :ivar kept: why a table could not be dropped, by its name: the code's name.
     :ivar task: the task that wrote last, and when.
     :ivar refused: who was turned away because of it.
@@ -121,6 +137,7 @@ class Past:
     concluded: str | None
     concluded_at: int | None
     seen: tuple[ReplicaSeen, ...]
+    given_up: GivenUp | None
     kept: Mapping[str, str]
     task: Line | None
     refused: tuple[Refused, ...]
@@ -189,6 +206,7 @@ class Past:
             concluded=classified[-1][1].aggregate if classified else None,
             concluded_at=classified[-1][0] if classified else None,
             seen=looked[-1][1].replicas if looked else (),
+            given_up=_given_up(bodies),
             kept={
                 b.table: b.why for _, b in bodies if isinstance(b, CleanupStep) and b.step == "keep" and b.why
             },
@@ -237,6 +255,19 @@ def _candidates(bodies: Iterable[Body]) -> tuple[tuple[str, frozenset[str]], ...
             found.pop(body.table, None)
             found[body.table] = body.uuids
     return tuple(found.items())
+
+
+def _given_up(bodies: Iterable[tuple[int, Body]]) -> GivenUp | None:
+    found: GivenUp | None = None
+    for at, body in bodies:
+        match body:
+            case Classification(aggregate=code, category=category) if category is not None:
+                found = GivenUp(at, code)
+            case OperatorAction(action="abandon" | "resolve"):
+                found = GivenUp(at, None, body.reason)
+            case _:
+                pass
+    return found
 
 
 def _refused(bodies: Iterable[tuple[int, Body]]) -> tuple[Refused, ...]:

@@ -8,7 +8,7 @@ or not surely unneeded, is only listed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 
 from airflow_provider_dpone.publication.facts import Observation
@@ -65,6 +65,9 @@ class Why(StrEnum):
     IN_USE = "a query that names it is running"
     UNDER_WAY = "an operation on the table that it was made for is under way"
     REPLACED = "a kept table is listed under this name, but another one has it now"
+    BESIDE = (
+        "a kept table has this name, and on other replicas another one has it: nothing is dropped by the name"
+    )
 
 
 _DROPPABLE = frozenset({Why.LEFT, Why.DUE})
@@ -181,7 +184,7 @@ def _why(
         for item in record.retained:
             if item.name == name:
                 if not uuids <= item.generation.uuids:
-                    return Why.REPLACED
+                    return Why.BESIDE if uuids & item.generation.uuids else Why.REPLACED
                 return Why.DUE if item.drop_after <= now else None
     if candidate_parts(name) is None:
         return Why.RENAMED
@@ -216,10 +219,16 @@ def not_droppable(orphan: Orphan) -> Stop | None:
     )
 
 
+RENAME_AWAY = (
+    "Find out what the other table is, and rename it away on the replicas where it is. Then cleanup or the next run "
+    "drops the kept one."
+)
+
 _NEXT: Mapping[Why, str] = {
     Why.UNDER_WAY: "Let the operation end; `airflow dpone explain` says where it stands.",
     Why.IN_USE: "Let the query end.",
     Why.REPLACED: "Nothing is dropped. `airflow dpone orphans --forget` strikes the kept table off the record.",
+    Why.BESIDE: RENAME_AWAY,
     Why.UNREADABLE: "Upgrade the provider on this machine.",
 }
 
@@ -278,8 +287,11 @@ def kept_but_replaced(record: AuthorityRecord, observation: Observation, name: s
     if item is None:
         return _not_it(name, "no kept table is listed under this name")
     seen = {alias: facts.tables.get(name) for alias, facts in observation.replicas.items()}
-    if still := [a for a, table in seen.items() if table is not None and table.uuid in item.generation.uuids]:
-        return _not_it(name, f"the kept table is still there on {', '.join(still)}")
+    present = {alias: table.uuid for alias, table in seen.items() if table is not None}
+    others = {*present.values()} - item.generation.uuids
+    if still := [alias for alias, uuid in present.items() if uuid in item.generation.uuids]:
+        stop = _not_it(name, f"the kept table is still there on {', '.join(still)}")
+        return replace(stop, next_action=RENAME_AWAY) if others else stop
     if not any(seen.values()):
         return _not_it(name, "nothing has this name; cleanup strikes it off by itself")
     if blind := [a for a, t in seen.items() if t is None and not observation.replicas[a].sees_database]:

@@ -9,13 +9,13 @@ whoever finds that claim goes on with the same table, so that a rename which com
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.artifact import Artifact
 from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.facts import Observation
-from airflow_provider_dpone.publication.identity import candidate_name
+from airflow_provider_dpone.publication.identity import candidate_name, parked_name
 from airflow_provider_dpone.publication.record import (
     MAX_RETAINED,
     STAGE_PHASES,
@@ -30,6 +30,12 @@ from airflow_provider_dpone.publication.record import (
     new_fence_token,
 )
 from airflow_provider_dpone.publication.stop import Code, Stop
+
+_OTHER_PLACES: Final = 4
+"""Beside an attempt for each replica, a giving up lists the extract and the candidate; a commit the predecessor."""
+
+MAX_REPLICAS: Final = MAX_RETAINED - _OTHER_PLACES
+"""So many independent replicas may be staged at most; fewer where their names are long."""
 
 # ---- what one replica needs next
 
@@ -139,6 +145,19 @@ def needs_artifact(record: IndependentRecord) -> bool:
     )
 
 
+def names_of(record: AuthorityRecord) -> frozenset[str]:
+    """Return every name of a table that a record still speaks of."""
+    return frozenset(
+        {
+            record.table,
+            record.candidate,
+            parked_name(record.candidate),
+            *(item.name for item in record.retained),
+            *(name for name, _ in record.left()),
+        }
+    )
+
+
 # ---- the moves
 
 
@@ -223,10 +242,16 @@ def prepared(record: IndependentRecord, *, live_rows: int | None, now: int) -> I
 
 def no_place_left(record: IndependentRecord) -> Stop | None:
     """Return a stop if so much was left behind that one more table could not be listed: none is ever forgotten."""
-    # Places are kept for what a giving up lists: an attempt for each replica, the extract, and the candidate; and
-    # for the predecessor.
-    if len(record.retained) + len(record.replicas) + 4 <= MAX_RETAINED:
+    most = MAX_RETAINED - len(record.replicas) - _OTHER_PLACES
+    if len(record.retained) <= most:
         return None
+    if most < 0:
+        return Stop(
+            Code.UNSUPPORTED_TOPOLOGY,
+            f"{record.cluster} has {len(record.replicas)} replicas. Independent tables are refreshed on "
+            f"{MAX_REPLICAS} at most: the record has a place for each of them.",
+            facts={"replicas": len(record.replicas)},
+        )
     return Stop(
         Code.TOO_MANY_RETAINED,
         f"{record.database}.{record.table}: {len(record.retained)} tables are still kept, so no other one can be "

@@ -447,8 +447,9 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
     Code.CLEANUP_UNSAFE: CodeMeaning(
         _C,
         "The table under the predecessor's name is not the predecessor.",
-        "The publication is successful. Keep the table and find out what it is; `airflow dpone orphans --forget` "
-        "strikes the predecessor off the record.",
+        "The publication is successful. Keep the table and find out what it is. Where the predecessor is still there "
+        "on other replicas, rename the other table away: then it is dropped. Where it is gone, `airflow dpone orphans "
+        "--forget` strikes it off the record.",
     ),
 }
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from airflow_provider_dpone.clickhouse.exact import LOAD_SETTINGS
 from airflow_provider_dpone.clickhouse.load import Limits
+from airflow_provider_dpone.clickhouse.progress import RunningQueries
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.publication.canonical import Json
@@ -68,7 +69,7 @@ class Site:
         *,
         table: str = "t",
         limits: Limits | None = None,
-        cancel: threading.Event | None = None,
+        running: RunningQueries | None = None,
         **refresh: Any,
     ) -> ClusterStaging:
         """The adapter under test."""
@@ -86,7 +87,7 @@ class Site:
             source,
             self._log,
             limits=limits or Limits(create=20.0, poll=1.0),
-            cancel=cancel,
+            running=running,
         )
 
     def _settings(self, node: int) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 
 from airflow_provider_dpone import composition
 from airflow_provider_dpone.cli import commands, holds, ways
+from airflow_provider_dpone.clickhouse import replica_staging
 from airflow_provider_dpone.clickhouse.grants import READ_ON_FILE, Grants, required_grants
+from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
+from airflow_provider_dpone.publication.content import CanonicalDigest
 from airflow_provider_dpone.publication.explanation import Explanation, Way
 from airflow_provider_dpone.publication.orphans import Orphan, Why
 from airflow_provider_dpone.publication.record import IndependentRecord, Phase
@@ -22,6 +26,7 @@ from airflow_provider_dpone.routes import cluster_refresh as route
 from airflow_provider_dpone.routes.cluster_refresh import Ended, OperatorRequest, RolledBack
 from airflow_provider_dpone.routes.ports import Target
 from tests.cluster import INDEPENDENT_CLUSTER_NAME, LocalCluster
+from tests.cluster.client import wait_until
 from tests.integration.external_site import external_site, init
 from tests.integration.independent_site import IndependentSite
 from tests.integration.refresh_site import QUICK, rows_query
@@ -148,6 +153,40 @@ def test_a_staging_whose_task_is_dead_is_told_replica_by_replica_and_given_up(
     assert site.counts() == [5, 5]
 
 
+def test_a_table_of_somebody_under_the_candidates_name_is_never_dropped_and_there_is_a_way_out(
+    site: IndependentSite,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    connect(monkeypatch, site.cluster, tmp_path)
+    name = half_staged(site).candidate
+    second = f"{site.database}.{name}"
+    site.cluster.execute(f"CREATE TABLE {second} (id UInt64) ENGINE = Log", node=2)
+    site.cluster.execute(f"INSERT INTO {second} VALUES (1)", node=2)
+    assert abandon(site).kept == name
+    (item,) = site.record().record.retained
+    (left,) = explain(site).leftovers
+    assert left.replicas == ("s1/r1",)
+    assert "another table has its name on s1/r2" in left.why
+    assert "rename it away" in left.why
+    (orphan,) = orphans(site)
+    assert orphan.why is Why.BESIDE
+    for more in ({"drop": name}, {"forget": name}):
+        status, answer = run(capsys, ways.orphans, site, reason="test", **more)
+        assert (status, answer["stop"]["code"]) == (1, Code.NOT_RESOLVABLE)
+        assert "rename it away" in answer["stop"]["next_action"]
+    # It holds nobody up.
+    assert site.refresh(4, run="meanwhile", dag="another").rows == 4
+    assert item in site.record().record.retained
+
+    site.cluster.execute(f"RENAME TABLE {second} TO {site.database}.somebodys", node=2)
+    assert site.refresh(5, run="next", dag="another").rows == 5
+    assert site.record().record.retained == ()
+    assert site.tables() == {"orders", "somebodys"}
+    assert site.cluster.scalar(f"SELECT count() FROM {site.database}.somebodys", node=2) == 1
+
+
 def test_a_lock_whose_task_is_dead_is_given_up(site: IndependentSite) -> None:
     site.refresh(3, run="first")
     site.cluster.refuse(1, SOURCE)
@@ -183,6 +222,37 @@ def test_a_stage_task_that_still_runs_when_it_is_given_up_moves_nothing(site: In
     assert site.counts() == [3, 3]
     assert site.refresh(5, run="next").rows == 5
     assert site.tables() == {"orders"}
+
+
+def test_a_comparison_on_a_replica_ends_with_its_task(
+    site: IndependentSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = (
+        "SELECT count(), toString(sum(sleepEachRow(0.01))) FROM numbers(1000000) SETTINGS max_block_size = 10"
+    )
+    monkeypatch.setattr(replica_staging, "canonical_digest_select", lambda *_: endless)
+    ended: list[bool | None] = []
+    running = "SELECT count() FROM system.processes WHERE query_id LIKE 'dpone-read-%'"
+    original = ClusterReplicaStaging.content
+
+    def content(self: ClusterReplicaStaging, name: str, alias: str) -> CanonicalDigest:
+        def kill() -> None:
+            wait_until(lambda: site.cluster.scalar(running) == 1)
+            ended.append(self.cancel())
+
+        with ThreadPoolExecutor() as pool:
+            killing = pool.submit(kill)
+            try:
+                return original(self, name, alias)
+            finally:
+                killing.result()
+
+    monkeypatch.setattr(ClusterReplicaStaging, "content", content)
+    stop = stopped(lambda: site.stage(rows_query(3), run="first"))
+    assert (stop.code, stop.facts["exception_code"], ended) == (Code.SERVER_ERROR, 394, [True])
+    assert site.cluster.scalar(running) == 0
+    # Nothing is given up: a retry goes on.
+    assert site.record().record.phase is Phase.LOCKED
 
 
 def test_a_bad_load_is_rolled_back_on_every_replica(

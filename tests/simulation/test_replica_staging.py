@@ -19,6 +19,7 @@ from airflow_provider_dpone.publication.record import (
     StageState,
 )
 from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import Classification
 from airflow_provider_dpone.routes.cluster_refresh import (
     OperatorRequest,
     StageRequest,
@@ -81,6 +82,15 @@ class OwnSite(Site):
         assert stored is not None
         assert isinstance(stored.record, IndependentRecord)
         return stored.record
+
+    def why_given_up(self, operation_id: str) -> str | None:
+        """What its trail says of why an operation was given up."""
+        found = [
+            body.aggregate
+            for of, body in self.trail.entries
+            if of == operation_id and isinstance(body, Classification)
+        ]
+        return found[-1] if found else None
 
     def live(self) -> list[str]:
         return [replica.tables["orders"].content for replica in self.world.replicas.values()]
@@ -229,6 +239,7 @@ def test_live_tables_that_differ_are_never_replaced_and_the_source_is_not_read()
     assert stop.code is Code.TARGET_NOT_UNIFORM
     assert not site.world.read
     assert site.record.phase is Phase.ABORTED
+    assert site.why_given_up(site.record.operation_id) == "TARGET_NOT_UNIFORM"
     # They are brought together, and the task is cleared.
     first = site.world.replicas["s1/r1"]
     first.tables["orders"] = replace(first.tables["orders"], rows=8, content="old+stray")
@@ -250,6 +261,14 @@ def test_a_rollback_brings_every_replicas_own_table_back() -> None:
     assert [replica.tables["orders"].uuid for replica in site.world.replicas.values()] == before
     again = rollback(site.ports(site.worker()), SITE, request, WAITS)
     assert again == replace(done, replayed=True)
+
+
+def test_a_run_that_follows_one_that_is_staged_says_so_in_its_trail() -> None:
+    site = OwnSite()
+    site.killed("extract")
+    followed = site.record.operation_id
+    site.finish(site.run(1))
+    assert site.why_given_up(followed) == "SUPERSEDED"
 
 
 # From one mode to the other.

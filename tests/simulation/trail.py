@@ -12,6 +12,7 @@ from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.record import (
     PUBLISHED_PHASES,
     STAGE_PHASES,
+    UNSENT_PHASES,
     AuthorityRecord,
     IndependentRecord,
     Phase,
@@ -125,13 +126,12 @@ class TrailOracle:
             for b in bodies
             if isinstance(b, Classification) and b.aggregate in rests_on and b.version <= version
         ]
-        if record.phase is Phase.ABORTED and old.phase in STAGE_PHASES:
-            # By its own task, which says why, or by an operator. Nothing was there that could go live.
-            return
-        if record.phase is Phase.ABORTED and old.phase is Phase.PREPARED:
+        if record.phase is Phase.ABORTED and old.phase in UNSENT_PHASES:
+            reasons = {b.aggregate for b in bodies if isinstance(b, Classification) and b.category}
+            if old.phase is Phase.PREPARED:
+                reasons &= {"TARGET_MOVED"}
             audited = any(isinstance(b, OperatorAction) and b.action == "abandon" for b in bodies)
-            moved = any(isinstance(b, Classification) and b.aggregate == "TARGET_MOVED" for b in bodies)
-            if not (audited or moved):
+            if not (audited or reasons):
                 yield "an operation was given up before the reason was written"
             return
         if not found:

@@ -51,10 +51,6 @@ from airflow_provider_dpone.routes.ports import (
 )
 from tests.unit.builders import CONTROL, USER, observation, table
 
-MEMBERS = Inventory(
-    "analytics",
-    tuple(Member(1, number, f"host{number}", 9000, internal_replication=False) for number in (1, 2)),
-)
 TARGET = Target("analytics", "mart", "orders")
 WAITS = Waits(ready=5, publish=20, cleanup=5, busy=0, visible=1, poll_first=0.5, poll_last=4)
 
@@ -73,7 +69,7 @@ def own_table(uuid: str, **changes: Any) -> TableFacts:
 
 @dataclass(slots=True)
 class ReplicaSite:
-    """Two replicas, the target's slot, the artifacts, and all the ports onto them.
+    """Two replicas or more, the target's slot, the artifacts, and all the ports onto them.
 
     :ivar at: called with the name of each call before it happens; what it raises is what the call raises.
     :ivar guarded: the servers refuse drops for the whole cluster, since the tables are too large.
@@ -117,6 +113,17 @@ class ReplicaSite:
         return self.row.record
 
     @property
+    def members(self) -> Inventory:
+        """The cluster: all replicas that have tables."""
+        return Inventory(
+            "analytics",
+            tuple(
+                Member(1, number, f"host{number}", 9000, internal_replication=False)
+                for number in range(1, len(self.tables) + 1)
+            ),
+        )
+
+    @property
     def names(self) -> set[str]:
         """All tables but the target."""
         return {name for held in self.tables.values() for name in held} - {"orders"}
@@ -139,8 +146,9 @@ class ReplicaSite:
     def _look(self, tables: Collection[str]) -> Observation:
         shown = [{name: held.get(name) for name in tables} for held in self.tables.values()]
         seen = observation(self.row, *shown, sequence=self._next(), server_time=int(self.now))
-        facts = {a: replace(f, inventory_digest=MEMBERS.digest) for a, f in seen.replicas.items()}
-        return replace(seen, inventory=MEMBERS, replicas=facts)
+        members = self.members
+        facts = {a: replace(f, inventory_digest=members.digest) for a, f in seen.replicas.items()}
+        return replace(seen, inventory=members, replicas=facts)
 
     def content(self, name: str, alias: str | None = None) -> Any:
         """The port's method of the catalog, and that of the staging."""

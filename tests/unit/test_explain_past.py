@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_dpone.publication.classify import ReplicaState
-from airflow_provider_dpone.publication.decide import Wait
+from airflow_provider_dpone.publication.decide import Abort, Wait
 from airflow_provider_dpone.publication.explain import explain
 from airflow_provider_dpone.publication.explain_past import explain_unread, lost_control_table, with_past
 from airflow_provider_dpone.publication.explain_words import see_together
@@ -31,6 +31,7 @@ from airflow_provider_dpone.publication.trail import (
     CompareAndSwapOutcome,
     DispatchOutcome,
     Entry,
+    OperatorAction,
     PermitUnused,
     StoredReceipt,
     TurnedAway,
@@ -338,6 +339,25 @@ def test_a_predecessor_that_is_still_there_is_named_with_its_size_and_why(
     assert why in str(left)
     assert "5.0 MiB" in str(left)
     assert (Way.CLEAN_UP in told.ways) is (drop_after < 5_000)
+
+
+def given_up(*bodies: Body) -> str:
+    row = stored(in_phase(Phase.ABORTED))
+    seen = observation(row, {"orders": OLD}, {"orders": OLD})
+    told = with_past(explain(row, seen, read_at=1), seen, past(ADMITTED, *bodies), (), {}, name="mart.orders")
+    return told.happened[-1]
+
+
+def test_an_operation_that_was_given_up_says_why() -> None:
+    row = stored(in_phase(Phase.PREPARED))
+    reason = witness(row, Abort(Stop(Code.TARGET_NOT_UNIFORM, "They differ.")), None, None)
+    assert reason is not None
+    said = given_up(reason)
+    assert said.startswith("The reason was written down at ")
+    assert said.endswith("(DPONE_CLICKHOUSE_CLUSTER_TARGET_NOT_UNIFORM)")
+    audit = OperatorAction("abandon", "abandon", "its worker is gone", Phase.LOCKED, 0, 1, WRITE)
+    assert given_up(reason, audit).endswith(": its worker is gone")
+    assert given_up(replace(reason, aggregate="OF_A_LATER_RELEASE")) == given_up()
 
 
 class Silent:

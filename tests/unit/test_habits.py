@@ -477,7 +477,11 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(None, "No load is running"), (True, "taken up the kill"), (False, "no server has answered")],
+    [
+        (None, "No load or comparison is running"),
+        (True, "taken up the kill"),
+        (False, "no server has answered"),
+    ],
 )
 def test_a_stage_that_is_killed_says_what_became_of_its_load(
     monkeypatch: pytest.MonkeyPatch,
@@ -510,6 +514,8 @@ def test_a_publication_that_is_killed_says_that_nothing_is_recalled(
     operator.on_kill()
     assert words in said[-1]
     assert "never sends twice" in said[-1]
+    # A comparison that runs before the statement ends with its task.
+    assert connected.running.cancelled.is_set()
 
 
 def test_a_cleanup_that_is_killed_says_that_the_publication_stands(said: list[str]) -> None:

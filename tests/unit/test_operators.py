@@ -16,6 +16,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator, TaskGroup, task_group
 
 from airflow_provider_dpone import ClusterRefresh, FileSource, SqlSource, TableStructure, cluster_refresh
+from airflow_provider_dpone.clickhouse.progress import RunningQueries
 from airflow_provider_dpone.compat import (
     AirflowException,
     AirflowFailException,
@@ -343,7 +344,10 @@ def test_a_mapped_task_is_serialized_with_its_values() -> None:
 def connected(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Ports that nobody calls, because the routes are replaced too."""
     made = SimpleNamespace(
-        ports=object(), site=object(), staging=lambda *arguments: SimpleNamespace(arguments=arguments)
+        ports=object(),
+        site=object(),
+        staging=lambda *arguments: SimpleNamespace(arguments=arguments),
+        running=RunningQueries(),
     )
 
     @contextmanager

@@ -100,6 +100,8 @@ def test_a_kept_table_is_an_orphan_only_when_its_time_is_over_or_its_name_was_ta
     assert why(*found(), records=(keeping(KEPT),)) == []
     assert why(*found(), records=(keeping(KEPT),), now=3_000) == [Why.DUE]
     assert why(*found(uuid=FOREIGN_UUID), records=(keeping(KEPT),)) == [Why.REPLACED]
+    here, there = found()
+    assert why(here, replace(there, uuid=FOREIGN_UUID), records=(keeping(KEPT),)) == [Why.BESIDE]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from airflow_provider_dpone.publication.record import (
     encode,
     independent_generation,
 )
+from airflow_provider_dpone.publication.replica_stages import MAX_REPLICAS
 from airflow_provider_dpone.publication.stop import Category, Code, Stopped
 from tests.unit.replica_site import ReplicaSite, own_table, stop
 
@@ -100,6 +101,99 @@ def test_an_attempt_that_can_not_be_settled_is_not_dropped() -> None:
     before = site.names
     assert stopped_by(site) is Code.STAGING_UNKNOWN
     assert site.names == before
+
+
+def cluster_of(replicas: int) -> tuple[ReplicaSite, list[str]]:
+    """A target that is live on so many replicas, and the calls for it."""
+    calls: list[str] = []
+    site = ReplicaSite(calls.append, {f"s1/r{number}": {} for number in range(1, replicas + 1)})
+    live(site)
+    return site, calls
+
+
+def test_a_cluster_of_many_replicas_is_staged_or_refused_before_anything_is_read() -> None:
+    site, calls = cluster_of(20)
+    site.stage()
+    assert phase(site) is Phase.PREPARED
+    assert "extract" in calls
+    for replicas, code in (
+        (MAX_REPLICAS, Code.RECORD_TOO_LARGE),
+        (MAX_REPLICAS + 1, Code.UNSUPPORTED_TOPOLOGY),
+    ):
+        site, calls = cluster_of(replicas)
+        assert stopped_by(site) is code
+        assert "extract" not in calls
+        assert site.row is None
+
+
+def waking_late(site: ReplicaSite, call: str) -> Callable[[str], object]:
+    """A worker that sleeps before ``call``, while its operation is given up and its table is called gone."""
+
+    def at(name: str) -> None:
+        if name == call:
+            site.at = lambda name: None
+            assert site.abandon().kept is None
+            assert site.record.retained == ()
+
+    return at
+
+
+@pytest.mark.parametrize("call", ["create s1/r1", "create s1/r2"])
+def test_a_worker_that_wakes_late_drops_the_table_that_it_creates_then(call: str) -> None:
+    site = ReplicaSite()
+    site.at = waking_late(site, call)
+    assert stopped_by(site) is Code.CAS_CONFLICT
+    assert site.names == set()
+    assert phase(site) is Phase.ABORTED
+    assert any("created too late" in line for line in site.lines)
+
+
+def test_a_worker_that_wakes_late_leaves_alone_what_a_record_names_or_what_is_not_its_own() -> None:
+    # Listed still: cleanup does it.
+    site = ReplicaSite(guarded=True)
+
+    def listed(name: str) -> None:
+        if name == "load s1/r1":
+            site.at = lambda name: None
+            site.abandon()
+
+    site.at = listed
+    assert stopped_by(site) is Code.CAS_CONFLICT
+    kept = {item.name for item in site.record.retained}
+    assert kept
+    assert site.names <= kept
+
+    # Another table has the name.
+    site = ReplicaSite()
+
+    def replaced(name: str) -> None:
+        if name == "observe":
+            held = site.tables["s1/r2"]
+            held |= {
+                one: replace(table, uuid="00000000-0000-4000-8000-0000000000ff")
+                for one, table in held.items()
+            }
+
+    def given_up(name: str) -> None:
+        if name == "create s1/r2":
+            site.at = replaced
+            site.abandon()
+
+    site.at = given_up
+    assert stopped_by(site) is Code.CAS_CONFLICT
+    assert site.record.retained == ()
+    assert len(site.names) == 1
+
+
+def test_who_abandons_is_told_that_sealed_rows_stay_until_somebody_holds_the_target_again() -> None:
+    site = ReplicaSite(failing("load s1/r2"))
+    stopped_by(site)
+    assert site.abandon().sealed
+    assert len(site.artifacts) == 1
+    site.at = lambda name: None
+    site.stage(series="1")
+    assert site.artifacts == set()
+    assert not site.abandon().sealed
 
 
 def test_an_operation_that_has_left_too_much_behind_frees_the_target() -> None:

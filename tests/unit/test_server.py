@@ -409,6 +409,17 @@ def test_a_read_is_repeated_within_its_bound(behaviour: Behaviour) -> None:
         assert fake_server.connections == 2
 
 
+def test_a_named_read_that_is_repeated_takes_the_place_of_the_one_before() -> None:
+    with fake(hang_up, answer(RESULT)) as fake_server:
+        connect(fake_server.port).read("SELECT 1", query_id="its-own")
+        sent = [request.url_parameters for request in fake_server.requests]
+    assert [one["query_id"] for one in sent] == ["its-own"] * len(sent)
+    assert {one["replace_running_query"] for one in sent} == {"1"}
+    with fake(answer(RESULT)) as fake_server:
+        connect(fake_server.port).read("SELECT 1")
+        assert not {"query_id", "replace_running_query"} & {*fake_server.requests[0].url_parameters}
+
+
 def test_a_read_fails_over_and_stays_with_the_host_that_answered() -> None:
     # Said beforehand: a kept connection that is found closed only when it is used would cost another round.
     last = answer(RESULT, headers={"Connection": "close"})

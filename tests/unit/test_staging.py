@@ -5,12 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider_dpone.clickhouse.errors import ReplyLost
-from airflow_provider_dpone.clickhouse.progress import LoadQuery, LoadWatch, Sighting, Verdict, in_words
+from airflow_provider_dpone.clickhouse.progress import (
+    LoadWatch,
+    LongQuery,
+    RunningQueries,
+    Sighting,
+    Verdict,
+    in_words,
+)
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
 from airflow_provider_dpone.clickhouse.staging import ClusterStaging
 from airflow_provider_dpone.publication.stop import Code, Stopped
@@ -48,6 +56,37 @@ class Lines(list[str]):
         self.append(message)
 
 
+def taking_kills() -> tuple[Server, list[str]]:
+    """A server that says that it has taken each kill up, and what it was sent."""
+    sent: list[str] = []
+
+    def once(sql: str, **_: Any) -> SimpleNamespace:
+        sent.append(sql)
+        return SimpleNamespace(text=sql)
+
+    return cast("Server", SimpleNamespace(once=once, user="loader")), sent
+
+
+def test_a_read_that_may_take_long_is_killed_by_its_id_and_none_begins_after_that() -> None:
+    server, sent = taking_kills()
+    running = RunningQueries()
+    with running.reading(server, "analytics", ("s1/r1",)) as query_id:
+        assert running.cancel() is True
+    assert len(sent) == 1
+    assert f"query_id = '{query_id}'" in sent[0]
+    assert running.cancel() is None
+    with pytest.raises(Stopped, match="asked to stop"), running.reading(server, "analytics", ("s1/r1",)):
+        pytest.fail("it began")
+
+
+@pytest.mark.parametrize(("error", "kills"), [(KeyboardInterrupt, 1), (ValueError, 0)])
+def test_a_read_whose_wait_is_interrupted_is_killed(error: type[BaseException], kills: int) -> None:
+    server, sent = taking_kills()
+    with pytest.raises(error), RunningQueries().reading(server, "analytics", ("s1/r1",)):
+        raise error
+    assert len(sent) == kills
+
+
 def watch(
     query: FakeQuery,
     lines: Lines,
@@ -58,7 +97,7 @@ def watch(
     poll_seconds: float = 0.1,
 ) -> LoadWatch:
     return LoadWatch(
-        cast("LoadQuery", query),
+        cast("LongQuery", query),
         title="mart.orders",
         max_bytes=max_bytes,
         sent_bytes=sent_bytes,

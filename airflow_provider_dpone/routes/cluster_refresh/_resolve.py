@@ -25,6 +25,7 @@ from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.receipt import publication_receipt
 from airflow_provider_dpone.publication.record import (
+    STAGE_PHASES,
     UNSENT_PHASES,
     AuthorityRecord,
     Dispatch,
@@ -82,6 +83,8 @@ class Ended:
     :ivar kept: the table that holds the data that did not go live, if there is one; several where replicas were
         being staged by themselves.
     :ivar retired: replicas that the operation was admitted with and ended without.
+    :ivar sealed: rows of its source may be in the artifact folder still. Nothing needs them, and the next stage task of
+        the target removes them: only whoever holds the target may, or it would take away what that one seals.
     """
 
     operation_id: str
@@ -89,6 +92,7 @@ class Ended:
     changed: bool
     kept: str | None
     retired: tuple[str, ...] = ()
+    sealed: bool = False
 
 
 def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:
@@ -113,7 +117,13 @@ def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
     left = [name for name, _ in stored.record.left()]
     seen = ports.catalog.observe(left or [site.target.table])
     kept = joined(name for name in left if seen.table(name) is not None)
-    return Ended(written.record.operation_id, written.record.phase, True, kept or None)
+    return Ended(
+        written.record.operation_id,
+        written.record.phase,
+        changed=True,
+        kept=kept or None,
+        sealed=stored.record.phase in STAGE_PHASES,
+    )
 
 
 def resolve(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) -> Ended:

@@ -17,7 +17,7 @@ from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.admission import Resume, Slot, live_moved, moved_since, no_room
 from airflow_provider_dpone.publication.classify import inventory_drift
 from airflow_provider_dpone.publication.content import CanonicalDigest
-from airflow_provider_dpone.publication.decide import incomplete
+from airflow_provider_dpone.publication.decide import Abort, incomplete
 from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import candidate_name
 from airflow_provider_dpone.publication.receipt import StageReceipt
@@ -54,6 +54,7 @@ from airflow_provider_dpone.routes.cluster_refresh._common import (
     require_target,
     write,
 )
+from airflow_provider_dpone.routes.cluster_refresh._evidence import write_down
 from airflow_provider_dpone.routes.cluster_refresh._stage import (
     prepared_before,
     require_all_stored,
@@ -138,6 +139,8 @@ class _Stage:
     slot: _Slot = field(init=False)
     looking: threading.Lock = field(default_factory=threading.Lock)
     server_time: int = field(init=False)
+    created: list[ReplicaStage] = field(default_factory=list)
+    """Attempts whose tables this execution has told a replica to create."""
 
     def __post_init__(self) -> None:
         self.server_time = self.admitted.observation.server_time
@@ -157,6 +160,7 @@ class _Stage:
                 ports.log(
                     f"{target}: what holds the target now, only its record tells; this execution has stopped."
                 )
+                self._drop_unlisted()
             else:
                 ports.log(
                     f"{target}: the target stays locked for this operation; a retry goes on from what is proven."
@@ -236,6 +240,8 @@ class _Stage:
         ):
             return stored
         ports, target = self.ports, self.site.target
+        followed = Stop(Code.SUPERSEDED, f"{target}: a later run of this publication stages now.")
+        write_down(ports, stored, Abort(followed), None, None, None)
         written = write(ports, stored, transitions.aborted(stored.record, now=self.server_time))
         if written is None:
             raise Stopped(Stop(Code.CAS_CONFLICT, f"{target}: another worker changed the record first."))
@@ -315,6 +321,8 @@ class _Stage:
         # The new table is most often defined as the live one is.
         engine_full = max("?" * 500, record.predecessor.engine_full if record.predecessor else "", key=len)
         held = independent_generation(engine_full, "0" * 64, uuids)
+        # What an attempt leaves is on one replica.
+        left = independent_generation(engine_full, "0" * 64, {aliases[-1]: uuids[aliases[-1]]})
         return record.moved(
             phase=Phase.PREPARED,
             desired=held,
@@ -324,7 +332,7 @@ class _Stage:
                 *record.retained,
                 *(
                     record.keep(
-                        candidate_name(record.table, f"{number:016d}"), held, drop_after=record.changed_at
+                        candidate_name(record.table, f"{number:016d}"), left, drop_after=record.changed_at
                     )
                     for number in range(2 * len(aliases) + 2)
                 ),
@@ -344,7 +352,7 @@ class _Stage:
         self._intend(extract)
         slot.move(lambda now: stages.extracting(now, extract, now=self._now()))
         self._drop_followed(record.extract)
-        staging.create(self.plan, extract, authority_id=record.authority_id, operation_id=record.operation_id)
+        self._create(extract)
         created = self._created(extract)
         loaded = staging.extract(self.plan, extract)
         require_all_stored(loaded)
@@ -429,6 +437,34 @@ class _Stage:
         except Stopped as stopped:
             self.ports.log(f"{before.name} is left for cleanup: {stopped.stop.message}")
 
+    def _drop_unlisted(self) -> None:
+        """Drop tables of this execution that no record names: they were created after their attempts were struck off.
+
+        Each is its own by name and UUID. Whoever took the operation over has its attempts in the record; and what a
+        record does not name any more, none that follows it names again. What is listed is left to cleanup.
+        """
+        ours, made = self.slot.stored, self.created
+        if not made:
+            return
+        try:
+            seen = self._observe(*(stage.name for stage in made))
+            found = seen.record
+            if found is None or found.version <= ours.version:
+                return
+            record = found.record
+            if (record.authority_id, record.target_key) != (ours.record.authority_id, ours.record.target_key):
+                return
+            named = stages.names_of(record)
+            for stage in made:
+                facts = seen.replicas.get(stage.alias)
+                table = facts.tables.get(stage.name) if facts else None
+                if table is not None and table.uuid == stage.uuid and stage.name not in named:
+                    self.staging.settle(stage)
+                    self.staging.drop(stage)
+                    self.ports.log(f"{stage.name} was created too late; it is dropped.")
+        except Stopped as stopped:
+            self.ports.log(f"A table that was created too late is left for `orphans`: {stopped.stop.message}")
+
     # ---- every replica, by itself
 
     def _load(self) -> None:
@@ -502,7 +538,7 @@ class _Stage:
         before = record.stage_of(alias)
         slot.move(lambda now: stages.claimed(now, stage, now=self._now()))
         self._drop_followed(before)
-        staging.create(self.plan, stage, authority_id=record.authority_id, operation_id=record.operation_id)
+        self._create(stage)
         self._created(stage)
         self.ports.log(f"{self.site.target}: loading {artifact.rows:,} rows into {alias}.")
         staging.load(self.plan, stage, artifact, target_key=record.target_key)
@@ -531,6 +567,13 @@ class _Stage:
 
     def _holds_content(self, stage: ReplicaStage) -> bool:
         return self.staging.content(stage.name, stage.alias) == self.slot.record.content
+
+    def _create(self, stage: ReplicaStage) -> None:
+        record = self.slot.record
+        self.created.append(stage)
+        self.staging.create(
+            self.plan, stage, authority_id=record.authority_id, operation_id=record.operation_id
+        )
 
     def _created(self, stage: ReplicaStage) -> _Created:
         """Look at the table that was created, and compare it with the plan."""
@@ -695,6 +738,7 @@ class _Stage:
         slot, record = self.slot, self.slot.record
         kept = transitions.KEEP_PARKED if stop.code is Code.CONTENT_DIFFERS else 0
         try:
+            write_down(self.ports, slot.stored, Abort(stop), None, None, None)
             slot.move(lambda now: transitions.aborted(now, now=self._now(), drop_after=self._now() + kept))
             if not kept:
                 self._drop_attempts(record)
