@@ -1,0 +1,227 @@
+"""A review of the changes after bc33215: what each test says should hold, and does not."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider_dpone.clickhouse.errors import ReplyLost
+from airflow_provider_dpone.clickhouse.progress import LongQuery, RunningQueries
+from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
+from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
+from airflow_provider_dpone.publication.decide import Abort, Hold
+from airflow_provider_dpone.publication.record import Phase
+from airflow_provider_dpone.publication.replica_stages import MAX_REPLICAS
+from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
+from airflow_provider_dpone.publication.trail import OperatorAction
+from airflow_provider_dpone.publication.witness import witness
+from tests.unit.builders import in_phase, stored
+from tests.unit.evidence_entries import WRITE
+from tests.unit.replica_site import ReplicaSite, stop
+from tests.unit.test_explain_past import given_up, past
+from tests.unit.test_replica_staging_broken import cluster_of, failing, live, phase, stopped_by
+
+# ---- (c) kills
+
+
+class Replica2:
+    """The server of s1/r2: it runs a query, and the first answers to a kill are lost."""
+
+    user = "loader"
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def once(self, sql: str, **_: Any) -> SimpleNamespace:
+        self.sent.append(sql)
+        if "ON CLUSTER" not in sql:
+            raise ReplyLost("the connection broke")
+        return SimpleNamespace(text="")
+
+    def read(self, sql: str, **_: Any) -> SimpleNamespace:
+        # clusterAllReplicas numbers the replicas of the cluster: this is the second.
+        return SimpleNamespace(rows=[[2, 0, 0]])
+
+
+def staging_on(running: RunningQueries, server: Any) -> Any:
+    """The adapter as far as naming a read takes."""
+    one = object.__new__(ClusterReplicaStaging)
+    one._running = running
+    one._servers = {"s1/r2": server}
+    one._target = SimpleNamespace(cluster="analytics")
+    return one
+
+
+def test_a_kill_of_a_comparison_on_the_second_replica_that_is_not_answered_goes_through_the_queue() -> None:
+    server, running = Replica2(), RunningQueries()
+    with staging_on(running, server)._reading("s1/r2"):
+        assert running.cancel() is True
+    assert "ON CLUSTER" in server.sent[-1]
+
+
+def test_airflows_timeout_is_not_swallowed_by_a_kill_on_the_second_replica() -> None:
+    class TaskTimeout(BaseException):
+        pass
+
+    server, running = Replica2(), RunningQueries()
+    with pytest.raises(TaskTimeout), staging_on(running, server)._reading("s1/r2"):
+        raise TaskTimeout
+
+
+def test_each_query_is_killed_whatever_became_of_those_before_it() -> None:
+    running, killed = RunningQueries(), []
+
+    class Good(LongQuery):
+        def kill(self) -> bool:
+            killed.append(self.query_id)
+            return True
+
+    bad = staging_on(running, Replica2())
+    good = Good(cast("Server", None), "analytics", ("s1/r1",), "its-own")
+    with bad._reading("s1/r2"), running.waiting(good):
+        try:
+            running.cancel()
+        finally:
+            assert killed == ["its-own"]
+
+
+def test_a_signal_that_meets_the_pool_of_connections_does_not_wait_for_itself() -> None:
+    """The main thread takes a connection out of the pool for its read when the signal comes."""
+    server = Server(ConnectionSettings(hosts=(("127.0.0.1", 9),), user="u", password="p"))
+    running = RunningQueries()
+    with running.reading(server, "analytics", ("s1/r1",)):
+        mutex = server._pools[0].pool.mutex  # what LifoQueue.get holds
+        with mutex:
+            # A signal handler runs on top of that very frame: here a thread stands for it, so that the test ends.
+            handler = threading.Thread(target=running.cancel, daemon=True)
+            handler.start()
+            handler.join(5)
+            waits = handler.is_alive()
+    assert not waits
+
+
+# ---- (d) who wakes late
+
+
+def test_a_worker_that_wakes_late_says_so_where_another_replica_stopped_otherwise() -> None:
+    """An abandon drops r1's table under its load, which fails; r2's worker wakes late and creates its own."""
+    site = ReplicaSite()
+
+    def at(name: str) -> None:
+        if name == "load s1/r1":
+            site.at = lambda name: None
+            site.at = late
+            site.abandon()
+            raise stop(Code.STAGING_FAILED)
+
+    asleep: list[str] = []
+
+    def late(name: str) -> None:
+        asleep.append(name)
+
+    site.at = at
+    with pytest.raises(Stopped):
+        site.stage()
+    assert phase(site) is Phase.ABORTED
+    assert not any("the target stays locked for this operation" in line for line in site.lines)
+
+
+class Both(ReplicaSite):
+    """Both replicas' tasks run side by side: r1's claim, then r2's, then the rest."""
+
+
+def test_a_late_table_is_dropped_though_another_replica_stopped_otherwise() -> None:
+    site = ReplicaSite()
+
+    def at(name: str) -> None:
+        if name == "create s1/r1":
+            # The source is sealed already: this is the second create on r1.
+            if phase(site) is not Phase.STAGING:
+                return
+            site.at = lambda name: failing_load(name)
+            site.abandon()
+            assert site.record.retained == ()
+
+    def failing_load(name: str) -> None:
+        if name == "observe" and site.names:
+            site.at = lambda name: None
+            # r1's look is not answered.
+            raise stop(Code.REPLICA_NOT_OBSERVED)
+
+    site.at = at
+    with pytest.raises(Stopped):
+        site.stage()
+    assert phase(site) is Phase.ABORTED
+    assert site.names == set()
+
+
+# ---- (e) many replicas
+
+
+def test_as_many_replicas_as_are_said_to_fit_do_fit() -> None:
+    site, _ = cluster_of(MAX_REPLICAS)
+    site.stage()
+    assert phase(site) is Phase.PREPARED
+
+
+def test_a_definition_too_long_for_the_record_is_refused_before_the_source_is_read() -> None:
+    site, calls = cluster_of(24)
+    site.engine = dict.fromkeys(site.tables, "MergeTree ORDER BY id " + "x" * 1500)
+    assert stopped_by(site) is Code.RECORD_TOO_LARGE
+    assert "extract" not in calls
+
+
+# ---- (f) the word of abandon
+
+
+def test_an_operation_that_sealed_nothing_is_not_said_to_have_sealed_rows() -> None:
+    site = ReplicaSite(failing("extract", code=Code.SERVER_UNAVAILABLE))
+    stopped_by(site)
+    assert phase(site) is Phase.LOCKED
+    assert site.artifacts == set()
+    assert not site.abandon().sealed
+
+
+def test_rows_that_stay_behind_a_prepared_operation_are_told_of() -> None:
+    class Killed(BaseException):
+        pass
+
+    class Dies(ReplicaSite):
+        def sweep(self, keep: Any, *, target_key: str) -> None:
+            raise Killed
+
+    site = Dies()
+    with pytest.raises(Killed):
+        site.stage()
+    assert phase(site) is Phase.PREPARED
+    assert len(site.artifacts) == 1
+    assert site.abandon().sealed
+
+
+# ---- (b) the reason of giving up
+
+
+def test_what_publish_notes_after_an_operation_was_given_up_is_not_its_reason() -> None:
+    audit = OperatorAction("abandon", "abandon", "its worker is gone", Phase.PREPARED, 0, 1, WRITE)
+    # What publish decides for a record that is ABORTED, and notes.
+    after = witness(
+        stored(in_phase(Phase.ABORTED)), Hold(Stop(Code.SUPERSEDED, "It was given up.")), None, None
+    )
+    assert after is not None
+    assert given_up(audit, after).endswith(": its worker is gone")
+
+
+def test_what_was_waited_for_before_an_operation_was_abandoned_by_a_trail_that_is_lost_is_no_reason() -> None:
+    waited = witness(
+        stored(in_phase(Phase.PREPARED)), Hold(Stop(Code.REPLICA_UNAVAILABLE, "It is gone.")), None, None
+    )
+    reason = witness(
+        stored(in_phase(Phase.PREPARED)), Abort(Stop(Code.TARGET_MOVED, "It moved.")), None, None
+    )
+    assert waited is not None and reason is not None
+    assert past(reason, waited).given_up is not None
+    assert past(reason, waited).given_up.code == "TARGET_MOVED"  # type: ignore[union-attr]
