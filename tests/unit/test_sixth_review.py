@@ -108,30 +108,20 @@ def test_a_signal_that_meets_the_pool_of_connections_does_not_wait_for_itself() 
 
 
 def test_a_worker_that_wakes_late_says_so_where_another_replica_stopped_otherwise() -> None:
-    """An abandon drops r1's table under its load, which fails; r2's worker wakes late and creates its own."""
+    """An abandon drops r1's table under its load, which fails; r2's claim finds the record moved."""
     site = ReplicaSite()
 
     def at(name: str) -> None:
         if name == "load s1/r1":
             site.at = lambda name: None
-            site.at = late
             site.abandon()
             raise stop(Code.STAGING_FAILED)
-
-    asleep: list[str] = []
-
-    def late(name: str) -> None:
-        asleep.append(name)
 
     site.at = at
     with pytest.raises(Stopped):
         site.stage()
     assert phase(site) is Phase.ABORTED
     assert not any("the target stays locked for this operation" in line for line in site.lines)
-
-
-class Both(ReplicaSite):
-    """Both replicas' tasks run side by side: r1's claim, then r2's, then the rest."""
 
 
 def test_a_late_table_is_dropped_though_another_replica_stopped_otherwise() -> None:
@@ -170,7 +160,7 @@ def test_as_many_replicas_as_are_said_to_fit_do_fit() -> None:
 
 def test_a_definition_too_long_for_the_record_is_refused_before_the_source_is_read() -> None:
     site, calls = cluster_of(24)
-    site.engine = dict.fromkeys(site.tables, "MergeTree ORDER BY id " + "x" * 1500)
+    site.engine = dict.fromkeys(site.tables, "MergeTree ORDER BY id " + "x" * 2500)
     assert stopped_by(site) is Code.RECORD_TOO_LARGE
     assert "extract" not in calls
 
@@ -225,3 +215,38 @@ def test_what_was_waited_for_before_an_operation_was_abandoned_by_a_trail_that_i
     assert waited is not None and reason is not None
     assert past(reason, waited).given_up is not None
     assert past(reason, waited).given_up.code == "TARGET_MOVED"  # type: ignore[union-attr]
+
+
+# ---- (e) the next run
+
+
+def test_a_run_that_follows_one_that_was_never_published_has_room_where_that_one_had() -> None:
+    """The first run's publish failed for good (min_rows, say). Every later run of the DAG has to get through."""
+    site, _ = cluster_of(24)
+    site.stage(run="monday")
+    assert phase(site) is Phase.PREPARED
+    site.stage(run="tuesday")
+    assert phase(site) is Phase.PREPARED
+
+
+# ---- (c) what is said
+
+
+def test_what_is_true_of_the_statement_is_said_although_no_server_answers_a_kill() -> None:
+    """The supervisor kills the process five seconds after the signal; a kill may take longer than half a minute."""
+    from airflow_provider_dpone.operators.publish import PublishOperator
+
+    class SupervisorsKill(BaseException):
+        pass
+
+    def hang() -> None:
+        raise SupervisorsKill
+
+    said: list[str] = []
+    operator = object.__new__(PublishOperator)
+    connected = SimpleNamespace(running=SimpleNamespace(cancel=hang), statements_sent=0)
+    object.__setattr__(operator, "_connected", connected)
+    object.__setattr__(operator, "_say", said.append)
+    with pytest.raises(SupervisorsKill):
+        operator.on_kill()
+    assert any("has sent no statement" in line for line in said)
