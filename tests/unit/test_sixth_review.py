@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from airflow_provider_dpone.clickhouse.canonical_digest import DIGEST_SETTINGS, canonical_digest_select
 from airflow_provider_dpone.clickhouse.errors import ReplyLost
 from airflow_provider_dpone.clickhouse.progress import LongQuery, RunningQueries
 from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
+from airflow_provider_dpone.clickhouse.table_definition import ColumnDefinition
+from airflow_provider_dpone.operators.publish import PublishOperator
+from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.decide import Abort, Hold
-from airflow_provider_dpone.publication.record import Phase
+from airflow_provider_dpone.publication.record import HostReceipt, Phase, StoredRecord
 from airflow_provider_dpone.publication.replica_stages import MAX_REPLICAS
 from airflow_provider_dpone.publication.stop import Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import OperatorAction
@@ -23,7 +26,7 @@ from tests.unit.builders import in_phase, stored
 from tests.unit.evidence_entries import WRITE
 from tests.unit.replica_site import ReplicaSite, stop
 from tests.unit.test_explain_past import given_up, past
-from tests.unit.test_replica_staging_broken import cluster_of, failing, live, phase, stopped_by
+from tests.unit.test_replica_staging_broken import cluster_of, failing, phase, stopped_by
 
 # ---- (c) kills
 
@@ -234,7 +237,6 @@ def test_a_run_that_follows_one_that_was_never_published_has_room_where_that_one
 
 def test_what_is_true_of_the_statement_is_said_although_no_server_answers_a_kill() -> None:
     """The supervisor kills the process five seconds after the signal; a kill may take longer than half a minute."""
-    from airflow_provider_dpone.operators.publish import PublishOperator
 
     class SupervisorsKill(BaseException):
         pass
@@ -250,3 +252,32 @@ def test_what_is_true_of_the_statement_is_said_although_no_server_answers_a_kill
     with pytest.raises(SupervisorsKill):
         operator.on_kill()
     assert any("has sent no statement" in line for line in said)
+
+
+def test_a_run_has_room_beside_a_predecessor_that_is_kept_as_asked() -> None:
+    """``retain_predecessor`` never blocks the target: each day's run is published, and each old table kept."""
+    site, _ = cluster_of(23)
+    for day in range(3):
+        site.stage(run=f"day{day}", retention=10**6)
+        record = site.record
+        receipt = tuple(HostReceipt(alias, 0) for alias in record.replicas)
+        moved = transitions.dispatching(record, nonce="0" * 32, now=int(site.now))
+        moved = transitions.committed(
+            moved, entry="query-0000000001", query_digest="0" * 64, receipt=receipt, now=int(site.now)
+        )
+        moved = transitions.retaining(moved, drop_after=10**6, now=int(site.now))
+        for held in site.tables.values():
+            held["orders"], held[record.candidate] = held[record.candidate], held["orders"]
+        assert site.row is not None
+        site.row = StoredRecord(moved, "9" * 32, site.row.version + 1)
+
+
+# ---- (a) the digest
+
+
+def test_a_wide_table_whose_names_fit_into_a_statement_has_a_digest() -> None:
+    """A server parses 262,144 bytes (``max_query_size``), which no setting of ours raises."""
+    columns = [ColumnDefinition(f"{number:064d}", "UInt8") for number in range(3_000)]
+    assert sum(len(column.name) + 4 for column in columns) < 262_144
+    fits = len(canonical_digest_select("d", "t", columns).encode()) <= 262_144
+    assert fits or "max_query_size" in DIGEST_SETTINGS
