@@ -215,7 +215,8 @@ def test_what_was_waited_for_before_an_operation_was_abandoned_by_a_trail_that_i
     reason = witness(
         stored(in_phase(Phase.PREPARED)), Abort(Stop(Code.TARGET_MOVED, "It moved.")), None, None
     )
-    assert waited is not None and reason is not None
+    assert waited is not None
+    assert reason is not None
     assert past(reason, waited).given_up is not None
     assert past(reason, waited).given_up.code == "TARGET_MOVED"  # type: ignore[union-attr]
 
