@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from pathlib import Path
@@ -44,6 +45,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     workers = "PYTEST_XDIST_WORKER" in os.environ
     items.sort(key=lambda item: _ORDER.index(_folder(item)), reverse=workers)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected by now to no garbage collection: it stays, and each would walk through it.
+
+    And collect seldom: simulated histories make little but short-lived objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]

@@ -45,6 +45,7 @@ NO_STREAMS = User(
         "GRANT SELECT ON system.*",
         "GRANT SELECT, INSERT, CREATE TABLE, DROP TABLE ON mart*.*",
         "GRANT SELECT, INSERT, ALTER UPDATE ON dpone.*",
+        "GRANT TABLE ENGINE ON ReplicatedMergeTree",
     ),
     password="stage",
 )
