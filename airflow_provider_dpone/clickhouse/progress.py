@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from airflow_provider_dpone.clickhouse.errors import ConnectFailed, ReplyLost, ServerError, stop_with
 from airflow_provider_dpone.clickhouse.replicas import READ_SETTINGS
-from airflow_provider_dpone.clickhouse.server import Server
+from airflow_provider_dpone.clickhouse.server import Server, Settings
 from airflow_provider_dpone.clickhouse.sql import identifier, string
 from airflow_provider_dpone.publication.stop import Code
 from airflow_provider_dpone.routes.ports import Log
@@ -27,6 +27,7 @@ from airflow_provider_dpone.routes.ports import Log
 BROKEN: Final = (ServerError, ConnectFailed, ReplyLost)
 """What a look that did not succeed raises."""
 
+_EVERYWHERE: Final[Settings] = {**READ_SETTINGS, "skip_unavailable_shards": 0}
 _LOOK_SECONDS: Final = 10.0
 _KILL_SECONDS: Final = 5.0
 _FIRST_LOOK_SECONDS: Final = 1.0
@@ -63,6 +64,13 @@ class LongQuery:
         self._cluster = cluster
         self._aliases = aliases
 
+    @property
+    def _everywhere(self) -> str:
+        return (
+            f"clusterAllReplicas({identifier(self._cluster)}, system.processes) "
+            f"WHERE is_initial_query AND query_id = {string(self.query_id)}"
+        )
+
     def look(self) -> Sighting | None:
         """Return where it runs, or ``None``: every replica has answered and none runs it.
 
@@ -72,9 +80,8 @@ class LongQuery:
         """
         found = self._server.read(
             "SELECT _shard_num AS number, greatest(read_rows, written_rows) AS rows, written_bytes "
-            f"FROM clusterAllReplicas({identifier(self._cluster)}, system.processes) "
-            f"WHERE is_initial_query AND query_id = {string(self.query_id)}",
-            settings={**READ_SETTINGS, "skip_unavailable_shards": 0},
+            f"FROM {self._everywhere}",
+            settings=_EVERYWHERE,
             timeout=_LOOK_SECONDS,
         ).rows
         if not found:
@@ -97,7 +104,7 @@ class LongQuery:
             if self.query_id in reply.text:
                 return True
         try:
-            if self.look() is None:
+            if not self._runs():
                 return False
             self._server.once(
                 f"KILL QUERY ON CLUSTER {identifier(self._cluster)} {condition}",
@@ -107,6 +114,16 @@ class LongQuery:
         except BROKEN:
             return False
         return True
+
+    def _runs(self) -> bool:
+        """Ask all replicas over a connection of its own.
+
+        A signal handler may stand on top of a read that holds the lock of the pooled ones.
+        """
+        reply = self._server.once(
+            f"SELECT count() FROM {self._everywhere} FORMAT TSV", settings=_EVERYWHERE, timeout=_LOOK_SECONDS
+        )
+        return reply.text.strip() != "0"
 
 
 class RunningQueries:
@@ -127,8 +144,11 @@ class RunningQueries:
         self.cancelled.set()
         if not (running := [*self._queries.values()]):
             return None
-        # Each of them is killed, whatever became of those before it.
-        killed = [query.kill() for query in running]
+        killed: list[bool] = []
+        # Each of them is killed, whatever became of the others.
+        with ExitStack() as each:
+            for query in running:
+                each.callback(lambda one: killed.append(one.kill()), query)
         return all(killed)
 
     @contextmanager

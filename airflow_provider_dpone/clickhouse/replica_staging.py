@@ -270,7 +270,7 @@ class ClusterReplicaStaging:
         sql = f"SELECT {columns} FROM {self.quoted(stage.name)}"
         try:
             with (
-                self._reading(stage.alias) as query_id,
+                self._reading(planned_of(plan), stage.alias) as query_id,
                 self._servers[stage.alias].download(
                     sql,
                     format="Native",
@@ -331,7 +331,7 @@ class ClusterReplicaStaging:
         doing = f"Computing the content of {name!r} on {alias}"
         sql = canonical_digest_select(self._target.database, name, planned.definition.stored_columns)
         try:
-            with self._reading(alias) as query_id:
+            with self._reading(planned, alias) as query_id:
                 reply = self._servers[alias].read(
                     sql, settings=_known(planned), timeout=self._limits.load, query_id=query_id
                 )
@@ -346,8 +346,8 @@ class ClusterReplicaStaging:
             raise stopped(error, doing) from None
         return CanonicalDigest(int(str(rows)), str(digest))
 
-    def _reading(self, alias: str) -> AbstractContextManager[str]:
-        return self._running.reading(self._servers[alias], self._target.cluster, (alias,))
+    def _reading(self, planned: Planned, alias: str) -> AbstractContextManager[str]:
+        return self._running.reading(self._servers[alias], self._target.cluster, planned.aliases)
 
     def sweep(self, keep: Artifact | None, *, target_key: str) -> None:
         """Remove the target's artifacts that nothing needs any more; see the port."""

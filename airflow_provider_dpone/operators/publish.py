@@ -197,8 +197,6 @@ class PublishOperator(StagedOperator):
 
     def on_kill(self) -> None:
         """End a comparison that runs, and say what is true of the statement: nothing can call it back."""
-        if self._connected is not None:
-            self._connected.running.cancel()
         sent = self._connected.statements_sent if self._connected is not None else 0
         self._say(
             "Asked to end. "
@@ -209,6 +207,9 @@ class PublishOperator(StagedOperator):
             )
             + " Everything is kept. A retry, or clearing this task, looks first and never sends twice."
         )
+        # Last: a server that hangs answers no kill, and the supervisor waits a few seconds only.
+        if self._connected is not None:
+            self._connected.running.cancel()
 
     # --- OpenLineage: its provider asks, if it is installed ---
 

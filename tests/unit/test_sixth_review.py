@@ -13,6 +13,7 @@ from airflow_provider_dpone.clickhouse.errors import ReplyLost
 from airflow_provider_dpone.clickhouse.progress import LongQuery, RunningQueries
 from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
+from airflow_provider_dpone.clickhouse.staging_plan import Planned
 from airflow_provider_dpone.clickhouse.table_definition import ColumnDefinition
 from airflow_provider_dpone.operators.publish import PublishOperator
 from airflow_provider_dpone.publication import transitions
@@ -41,6 +42,8 @@ class Replica2:
 
     def once(self, sql: str, **_: Any) -> SimpleNamespace:
         self.sent.append(sql)
+        if sql.startswith("SELECT"):
+            return SimpleNamespace(text="1\n")
         if "ON CLUSTER" not in sql:
             raise ReplyLost("the connection broke")
         return SimpleNamespace(text="")
@@ -50,9 +53,12 @@ class Replica2:
         return SimpleNamespace(rows=[[2, 0, 0]])
 
 
+PLANNED = cast("Planned", SimpleNamespace(aliases=("s1/r1", "s1/r2")))
+
+
 def staging_on(running: RunningQueries, server: Any) -> Any:
     """The adapter as far as naming a read takes."""
-    one = object.__new__(ClusterReplicaStaging)
+    one: Any = object.__new__(ClusterReplicaStaging)
     one._running = running
     one._servers = {"s1/r2": server}
     one._target = SimpleNamespace(cluster="analytics")
@@ -61,7 +67,7 @@ def staging_on(running: RunningQueries, server: Any) -> Any:
 
 def test_a_kill_of_a_comparison_on_the_second_replica_that_is_not_answered_goes_through_the_queue() -> None:
     server, running = Replica2(), RunningQueries()
-    with staging_on(running, server)._reading("s1/r2"):
+    with staging_on(running, server)._reading(PLANNED, "s1/r2"):
         assert running.cancel() is True
     assert "ON CLUSTER" in server.sent[-1]
 
@@ -71,7 +77,7 @@ def test_airflows_timeout_is_not_swallowed_by_a_kill_on_the_second_replica() -> 
         pass
 
     server, running = Replica2(), RunningQueries()
-    with pytest.raises(TaskTimeout), staging_on(running, server)._reading("s1/r2"):
+    with pytest.raises(TaskTimeout), staging_on(running, server)._reading(PLANNED, "s1/r2"):
         raise TaskTimeout
 
 
@@ -85,7 +91,7 @@ def test_each_query_is_killed_whatever_became_of_those_before_it() -> None:
 
     bad = staging_on(running, Replica2())
     good = Good(cast("Server", None), "analytics", ("s1/r1",), "its-own")
-    with bad._reading("s1/r2"), running.waiting(good):
+    with bad._reading(PLANNED, "s1/r2"), running.waiting(good):
         try:
             running.cancel()
         finally:
@@ -97,7 +103,7 @@ def test_a_signal_that_meets_the_pool_of_connections_does_not_wait_for_itself() 
     server = Server(ConnectionSettings(hosts=(("127.0.0.1", 9),), user="u", password="p"))
     running = RunningQueries()
     with running.reading(server, "analytics", ("s1/r1",)):
-        mutex = server._pools[0].pool.mutex  # what LifoQueue.get holds
+        mutex = cast("Any", server._pools[0].pool).mutex  # what LifoQueue.get holds
         with mutex:
             # A signal handler runs on top of that very frame: here a thread stands for it, so that the test ends.
             handler = threading.Thread(target=running.cancel, daemon=True)
