@@ -84,7 +84,8 @@ class _Beside:
         """
         status = _status(self.process.wait(timeout=max(deadline - time.monotonic(), 0.0)))
         self.printed.seek(0)
-        print(self.printed.read().decode(errors="replace"), end="", flush=True)
+        # Not to standard output: that ends with what the command says last.
+        print(self.printed.read().decode(errors="replace"), end="", file=sys.stderr, flush=True)
         if status != 0:
             said = "" if command.poll() is not None else "; the command is ended"
             print(f"supervise: {self.process.args!r} ended with {status}{said}", file=sys.stderr, flush=True)

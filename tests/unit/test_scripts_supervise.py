@@ -97,10 +97,10 @@ def program(folder: Path, script: str) -> str:
 def test_what_succeeds_beside_the_command_is_shown_apart(tmp_path: Path, command: str) -> None:
     beside = program(tmp_path, "echo one; sleep 0.2; echo two")
     process = supervise(command, 30.0, "--beside", beside)
-    output, _ = process.communicate()
+    output, errors = process.communicate()
     assert process.returncode == 0
-    assert "one\ntwo\n" in output
-    assert "tests\n" in output
+    assert errors == "one\ntwo\n"
+    assert output == "tests\n"
 
 
 def test_status_of_the_command_counts_after_a_success_beside_it(tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_status_of_the_command_counts_after_a_success_beside_it(tmp_path: Path) 
 def test_failure_beside_the_command_ends_it(tmp_path: Path) -> None:
     beside = program(tmp_path, "echo wrong; exit 7")
     process = supervise("setsid sleep 65.25 & sleep 65.5", 30.0, "--beside", beside)
-    output, errors = process.communicate()
+    _, errors = process.communicate()
     assert process.returncode == 7
-    assert output == "wrong\n"
+    assert errors.startswith("wrong\n")
     assert f"'{beside}'" in errors
     assert "ended with 7; the command is ended" in errors
     assert alive("sleep 65") == []
