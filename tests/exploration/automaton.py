@@ -85,11 +85,38 @@ class Outside:
     __slots__ = ()
 
 
+BLOCKED = "blocked"
+"""What a thread asks that waits for a lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEnd:
+    """How a thread ended."""
+
+    stopped: Stopped | None
+
+
+@dataclass(slots=True)
+class Turns:
+    """A lock between the threads of a task."""
+
+    held: bool = False
+
+    def __enter__(self) -> None:
+        while self.held:
+            greenlet.getcurrent().parent.switch(BLOCKED)
+        self.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
 @dataclass(slots=True)
 class Puppet(Outside):
     """The ports of one task. Each call that others can notice stops the task until it is answered.
 
     :ivar locked: the UUID of the table for the source, if the last look showed that the target is locked for it.
+    :ivar crew: who lets the threads of the task go on in turn, while there are any.
     """
 
     label: str
@@ -99,6 +126,7 @@ class Puppet(Outside):
     now: float = 0.0
     members: Inventory | None = None
     locked: str | None = None
+    crew: greenlet | None = None
     gone: bool = False
 
     def ask(self, kind: str, *args: Any) -> Any:
@@ -108,13 +136,38 @@ class Puppet(Outside):
         # An exception that is on its way through a ``finally`` is in no variable of the route: it is put in one here.
         _passing = _shape_of_exception(sys.exc_info()[1])
         try:
-            answer = self.hub.switch(Call(kind, args))
+            answer = (self.crew or self.hub).switch(Call(kind, args))
         except GreenletExit:
             # Nobody needs this run any more, and its ``finally`` blocks must not call anybody.
             self.gone = True
             raise
         if isinstance(answer, Failed):
             raise Stopped(Stop(answer.code, f"{kind}: no answer"))
+        return answer
+
+    def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> Sequence[Stopped | None]:
+        """Run tasks as threads do: at each call of one of them any other one may go on."""
+        crew = [greenlet(_run_thread) for _ in tasks]
+        self.crew = greenlet.getcurrent()
+        asks = [thread.switch(task) for thread, task in zip(crew, tasks, strict=True)]
+        while any(isinstance(one, Call) for one in asks):
+            number, value = self._ask_for(asks)
+            asks[number] = crew[number].switch(value)
+            for n in range(len(crew)):
+                if asks[n] is BLOCKED:
+                    asks[n] = crew[n].switch(None)
+        self.crew = None
+        if any(one is BLOCKED for one in asks):
+            raise RuntimeError("threads wait for each other")
+        return [one.stopped for one in asks]
+
+    def _ask_for(self, asks: Sequence[Any]) -> tuple[int, Any]:
+        calls = tuple(one if isinstance(one, Call) else None for one in asks)
+        try:
+            answer: tuple[int, Any] = self.hub.switch(Call("any", calls))
+        except GreenletExit:
+            self.gone = True
+            raise
         return answer
 
     def tick(self) -> Seq:
@@ -293,16 +346,16 @@ class Automaton:
         """What the suspended frames hold: two runs of equal shape go on in the same way."""
         shape = _Shape(self.interned, puppet)
         shape.out += (puppet.nonce, puppet.members.digest if puppet.members else None, puppet.locked)
-        # The frame below that of the task is whoever let it go on.
-        while frame is not None and frame.f_code is not _OUTERMOST:
-            shape.out += (id(frame.f_code), frame.f_lasti)
-            live = live_variables(frame.f_code, frame.f_lasti)
-            for name, value in frame.f_locals.items():
-                if (name in live and name not in _SILENT) or frame.f_code is _ASK:
-                    shape.out.append(name)
-                    shape.add(value)
-            frame = frame.f_back
+        shape.add_frames(frame)
         return shape.ranked()
+
+
+def _run_thread(task: Callable[[], None]) -> ThreadEnd:
+    try:
+        task()
+    except Stopped as stopped:
+        return ThreadEnd(stopped)
+    return ThreadEnd(None)
 
 
 def run_once(label: str, task: Task) -> tuple[Call | End, Callable[[Answer], Call | End]]:
@@ -322,7 +375,7 @@ def _run(task: Task, ports: Ports) -> End:
 
 
 LOCK = type(threading.Lock())
-_OUTERMOST = _run.__code__
+_OUTERMOST = frozenset({_run.__code__, _run_thread.__code__})
 _ASK = Puppet.ask.__code__
 
 _SILENT = frozenset({"said", "site", "waits", "request"})
@@ -347,11 +400,25 @@ class _Shape:
     out: list[Any] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
 
+    def add_frames(self, frame: FrameType | None) -> None:
+        """Add what suspended frames hold."""
+        # The frame below that of the task is whoever let it go on.
+        while frame is not None and frame.f_code not in _OUTERMOST:
+            self.out += (id(frame.f_code), frame.f_lasti)
+            live = live_variables(frame.f_code, frame.f_lasti)
+            for name, value in frame.f_locals.items():
+                if (name in live and name not in _SILENT) or frame.f_code is _ASK:
+                    self.out.append(name)
+                    self.add(value)
+            frame = frame.f_back
+
     def add(self, value: Any) -> None:
         out = self.out
         match value:
             case Seq():
                 out.append(value)
+            case greenlet():
+                self.add_frames(value.gr_frame)
             case None | bool() | int() | str() | float() | Enum():
                 out.append(value)
             case Stop():

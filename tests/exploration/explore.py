@@ -253,7 +253,7 @@ class Exploration:
         cluster, *workers = state
         for n, slot in enumerate(workers):
             call = self._call(slot)
-            if call is not None and _unnoticed(call):
+            if call is not None and unnoticed(call):
                 # Nobody ever reads it, so when it is written makes no difference to anybody else.
                 yield from self._worker_moves(state, n)
                 return
@@ -327,9 +327,11 @@ class Exploration:
         slot = self.slots.values[number]
         for said, after, answer, half in self._outcomes(c, call, slot.half):
             self._judge(after, f"{call.kind}, {said}")
-            following = slot._replace(half=half) if answer is None else self._answered(after, slot, answer)
+            following = slot if answer is None else self._answered(after, slot, answer)
+            if half is not None and following.task >= 0:
+                following = following._replace(half=half)
             yield _Step(f"{call.kind}, {said}", self.clusters.number(after), self.slots.number(following))
-        if c.budget.faults and not _unnoticed(call):
+        if c.budget.faults and not unnoticed(call):
             again = self.slots.number(self._slot(self.tasks[slot.task].failure))
             yield _Step(f"killed before {call.kind}", self.clusters.number(spend(c)), again)
 
@@ -337,7 +339,7 @@ class Exploration:
         task = self.tasks[slot.task]
         node = task.automaton.step(slot.node, answer)
         asks = task.automaton.nodes[node].asks
-        while isinstance(asks, Call) and _unnoticed(asks) and not c.budget.faults:
+        while isinstance(asks, Call) and unnoticed(asks) and not c.budget.faults:
             # Nobody can notice it, and nothing can go wrong with it any more.
             node = task.automaton.step(node, self._answer("noted", None))
             asks = task.automaton.nodes[node].asks
@@ -379,13 +381,13 @@ class Exploration:
                 known = call.args in c.unused
                 yield "done", c, self._answer(("unused", known), known), None
             case _:
-                yield from self._effects(c, call)
+                yield from self._effects(c, call, half)
                 return
         if c.budget.faults and half is None:
             yield "no answer", spend(c), self._failed(Code.SERVER_UNAVAILABLE), None
 
     def _effects(
-        self, c: Cluster, call: Call
+        self, c: Cluster, call: Call, half: tuple[Any, ...] | None
     ) -> Iterator[tuple[str, Cluster, Answer | None, tuple[Any, ...] | None]]:
         """What may become of a call that only staging makes."""
         raise AssertionError(call.kind)
@@ -623,6 +625,6 @@ def spend(c: Cluster) -> Cluster:
     return c._replace(budget=c.budget._replace(faults=c.budget.faults - 1))
 
 
-def _unnoticed(call: Call) -> bool:
+def unnoticed(call: Call) -> bool:
     """Tell whether nobody ever reads what this call leaves behind."""
     return call.kind == "note" and call.args[1] is None

@@ -11,6 +11,7 @@ from tests.simulation.mutants import STAGING_MUTANTS
 
 TASKS = (publishing, cleaning)
 STAGING = (staging(0),)
+THREADS = (staging(0, threads=True),)
 FOLLOWING = (staging(1),)
 OPERATING = (operating,)
 
@@ -37,6 +38,7 @@ STAGING_QUICK = (
         tries=1,
         torn=True,
     ),
+    StageScope("independent: each replica in its thread", (THREADS,), Budget(), tries=1),
 )
 
 STAGING_WIDE = (
@@ -66,6 +68,22 @@ STAGING_WIDE = (
         "independent: a try and its retry at once, a fault anywhere",
         (STAGING, STAGING),
         Budget(faults=1),
+        tries=1,
+        most=15_000,
+    ),
+    StageScope(
+        "independent: each replica in its thread, a fault anywhere", (THREADS,), Budget(faults=1), most=8_000
+    ),
+    StageScope(
+        "independent: each replica in its thread, an operator abandons",
+        (THREADS, OPERATING),
+        Budget(),
+        tries=1,
+    ),
+    StageScope(
+        "independent: each replica in its thread, a try and its retry at once",
+        (THREADS, THREADS),
+        Budget(),
         tries=1,
         most=15_000,
     ),

@@ -2,7 +2,7 @@
 
 What a call does to the replicas, to the store and to the source, and what no worker may ask for, is the simulation's:
 :class:`SimReplicaStaging` is asked once for each thing that may become of the call. The replicas of one execution are
-staged one after the other, in every order where the scope says so.
+staged one after the other, in every order where the scope says so, or in threads of which any may go on at each call.
 """
 
 from __future__ import annotations
@@ -36,13 +36,24 @@ from airflow_provider_dpone.routes.cluster_refresh import (
     CleanupRequest,
     OperatorRequest,
     StageRequest,
+    _stage_replicas,
     abandon,
     cleanup,
     stage_replicas,
 )
 from airflow_provider_dpone.routes.ports import Loaded, Ports, StagePlan
-from tests.exploration.automaton import Answer, Call, End, Outside, Puppet, run_once
-from tests.exploration.explore import MOST, WAITS, Exploration, Result, Role, Scope, publishing, spend
+from tests.exploration.automaton import Answer, Call, End, Outside, Puppet, Turns, run_once
+from tests.exploration.explore import (
+    MOST,
+    WAITS,
+    Exploration,
+    Result,
+    Role,
+    Scope,
+    publishing,
+    spend,
+    unnoticed,
+)
 from tests.exploration.model import (
     NO_ROW,
     Budget,
@@ -77,6 +88,7 @@ class Port(Outside):
 
     puppet: Puppet
     source: Source
+    threads: bool = False
 
     def quoted(self, name: str) -> str:
         return f"`mart`.`{name}`"
@@ -123,6 +135,8 @@ class Port(Outside):
         self.puppet.ask("sweep", keep)
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> Sequence[Stopped | None]:
+        if self.threads:
+            return self.puppet.side_by_side(tasks)
         ends: dict[int, Stopped | None] = {}
         left = list(range(len(tasks)))
         while left:
@@ -136,22 +150,25 @@ class Port(Outside):
         return [ends[number] for number in range(len(tasks))]
 
 
-def staging(run: int, series: int = 0) -> Role:
-    """The stage task of a run; ``series`` is how often it was cleared."""
+def staging(run: int, *, threads: bool = False) -> Role:
+    """The stage task of a run.
+
+    :param threads: its replicas are staged in threads; else one after the other.
+    """
 
     def role(_: str, ports: Ports) -> Any:
         assert isinstance(ports.catalog, Puppet)
-        port = Port(ports.catalog, Source(10 + run, f"new{run}"))
+        port = Port(ports.catalog, Source(10 + run, f"new{run}"), threads)
         return stage_replicas(ports, port, SITE, request, WAITS)
 
     owner = Owner("dag", f"run{run}", "stage", -1)
-    request = StageRequest(identity(run, series), owner, order_key=f"{run:04d}")
+    request = StageRequest(identity(run), owner, order_key=f"{run:04d}")
     return role
 
 
-def identity(run: int, series: int = 0) -> TaskIdentity:
+def identity(run: int) -> TaskIdentity:
     """The identity of a run's stage task."""
-    return TaskIdentity("airflow", "dag", f"run{run}", "stage", -1, str(series))
+    return TaskIdentity("airflow", "dag", f"run{run}", "stage", -1, "0")
 
 
 def operating(operation_id: str, ports: Ports) -> Any:
@@ -174,7 +191,21 @@ class StageScope(Scope):
 
     def explore(self, most: int = MOST) -> Result:
         """Visit every state that can be reached; see :meth:`Exploration.run`."""
-        return StageExploration(self).run(min(most, self.most))
+        with (
+            mock.patch.object(_stage_replicas, "_Slot", partial(_new_slot, _stage_replicas._Slot)),
+            mock.patch.object(_stage_replicas, "_Stage", partial(_new_stage, _stage_replicas._Stage)),
+        ):
+            return StageExploration(self).run(min(most, self.most))
+
+
+def _new_slot(kind: Any, ports: Ports, stored: StoredRecord) -> Any:
+    return kind(ports, stored, Turns())
+
+
+def _new_stage(kind: Any, *arguments: Any) -> Any:
+    stage = kind(*arguments)
+    stage.looking = Turns()
+    return stage
 
 
 # ---- the cluster
@@ -477,9 +508,27 @@ class StageExploration(Exploration):
 
     # What may become of a call.
 
-    def _effects(
-        self, c: Cluster, call: Call
+    def _threads(
+        self, c: Cluster, call: Call, half: tuple[Any, ...] | None
     ) -> Iterator[tuple[str, Cluster, Answer | None, tuple[Any, ...] | None]]:
+        """Let any of a task's threads go on. What each of them has half done stays so meanwhile."""
+        halves: dict[int, Any] = dict(half or ())
+        calls = [(n, one) for n, one in enumerate(call.args) if one is not None]
+        silent = [(n, one) for n, one in calls if unnoticed(one)]
+        for n, one in silent[:1] or calls:
+            others = {other: kept for other, kept in halves.items() if other != n}
+            for said, after, answer, own in self._outcomes(c, one, halves.get(n)):
+                left = tuple(sorted({**others, **({n: own} if own is not None else {})}.items())) or None
+                if answer is not None:
+                    answer = self._answer(("of", n, id(answer)), (n, answer.value))
+                yield f"thread {n}: {one.kind}, {said}", after, answer, left
+
+    def _effects(
+        self, c: Cluster, call: Call, half: tuple[Any, ...] | None
+    ) -> Iterator[tuple[str, Cluster, Answer | None, tuple[Any, ...] | None]]:
+        if call.kind == "any":
+            yield from self._threads(c, call, half)
+            return
         if call.kind == "pick":
             for number in range(call.args[0] if self.scope.any_order else 1):
                 yield f"number {number}", c, self._answer(("pick", number), number), None

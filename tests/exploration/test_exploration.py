@@ -23,6 +23,7 @@ FLOORS = {
     "independent: a fault anywhere": 2_000,
     "independent: a try and its retry at once": 7_000,
     "independent: an operator abandons, replicas are read one after the other": 5_500,
+    "independent: each replica in its thread": 250,
 }
 """How many states each scope has at least."""
 
