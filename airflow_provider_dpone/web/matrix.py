@@ -14,7 +14,7 @@ from airflow_provider_dpone.publication import trail as evidence
 from airflow_provider_dpone.publication.classify import ReplicaState
 from airflow_provider_dpone.publication.explanation import Explanation, Shown, StageShown, generation_of
 from airflow_provider_dpone.publication.receipt import ReplicaReceipt
-from airflow_provider_dpone.publication.record import PUBLISHED_PHASES
+from airflow_provider_dpone.publication.record import PUBLISHED_PHASES, STAGE_PHASES
 from airflow_provider_dpone.publication.stop import Category
 from airflow_provider_dpone.publication.trail import Classification, Staged
 from airflow_provider_dpone.publication.words import when
@@ -36,6 +36,7 @@ def _live_rows(
     found: Recorded, told_live: Explanation, state: str, stop: Category | None
 ) -> Iterator[ReplicaRow]:
     seen = f"{when(told_live.observed_at)}" if told_live.observed_at is not None else ""
+    unsent = told_live.record is not None and told_live.record.phase in STAGE_PHASES
     for alias, one in told_live.replicas.items():
         problem = one.target.problem if one.target.uuid else None
         known = one.state is not ReplicaState.NOT_OBSERVED and one.target.uuid is not None
@@ -53,7 +54,9 @@ def _live_rows(
             else _replica_status(one.state, state, stop),
             target=_cell(one.target),
             candidate=_cell(one.candidate),
-            ddl=_ddl(one.queue, one.exception_code, recorded=not told_live.read),
+            ddl=Status(Tone.REST, "nothing was sent")
+            if unsent
+            else _ddl(one.queue, one.exception_code, recorded=not told_live.read),
             rows="" if rows is None else f"{rows:,}",
             content=_content_of(one.stage) if one.stage is not None else _content(found, alias),
             health=health,
