@@ -20,7 +20,7 @@ from tests.cluster.zookeeper import find_zookeeper, write_config
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 _FIRST_EPHEMERAL_PORT = 32_768
 
 
