@@ -123,7 +123,7 @@ def _end(args: Namespace, command: Callable[[Ports, Site, OperatorRequest, Waits
         print_text(f"Its data is kept in {ended.kept} for now.")
     if ended.sealed:
         print_text(
-            "Rows that it sealed stay in the artifact folder until the next stage task of this table removes them; "
+            "Rows that it sealed may stay in the artifact folder until the next stage task of this table removes them; "
             "nothing needs them."
         )
 

@@ -16,6 +16,7 @@ from airflow_provider_dpone.publication.record import (
     Owner,
     Phase,
 )
+from airflow_provider_dpone.publication.stop import ANSWERS_ALIKE
 from airflow_provider_dpone.publication.telling import told, told_writer
 from airflow_provider_dpone.publication.trail import (
     Admission,
@@ -259,15 +260,22 @@ def _candidates(bodies: Iterable[Body]) -> tuple[tuple[str, frozenset[str]], ...
 
 def _given_up(bodies: Iterable[tuple[int, Body]]) -> GivenUp | None:
     found: GivenUp | None = None
+    stored: GivenUp | None = None
     for at, body in bodies:
         match body:
-            case Classification(aggregate=code, category=category) if category is not None:
+            case CompareAndSwapOutcome(phase=Phase.ABORTED, outcome="stored"):
+                # Whoever comes later finds it given up, and may have a reason of its own.
+                stored = found
+            case Classification(aggregate=code, category=category, phase=phase) if (
+                category in ANSWERS_ALIKE and phase in UNSENT_PHASES
+            ):
+                # What is waited for is no reason, and neither is what is said of an operation that has ended.
                 found = GivenUp(at, code)
             case OperatorAction(action="abandon" | "resolve"):
                 found = GivenUp(at, None, body.reason)
             case _:
                 pass
-    return found
+    return stored or found
 
 
 def _refused(bodies: Iterable[tuple[int, Body]]) -> tuple[Refused, ...]:

@@ -18,12 +18,14 @@ from airflow_provider_dpone.publication.facts import Observation
 from airflow_provider_dpone.publication.identity import candidate_name, parked_name
 from airflow_provider_dpone.publication.record import (
     MAX_RETAINED,
+    MAX_SETTLED,
     STAGE_PHASES,
     AuthorityRecord,
     IndependentRecord,
     IndependentRetained,
     Phase,
     ReplicaStage,
+    Settled,
     StageState,
     encode,
     independent_generation,
@@ -34,8 +36,14 @@ from airflow_provider_dpone.publication.stop import Code, Stop
 _OTHER_PLACES: Final = 4
 """Beside an attempt for each replica, a giving up lists the extract and the candidate; a commit the predecessor."""
 
-MAX_REPLICAS: Final = MAX_RETAINED - _OTHER_PLACES
-"""So many independent replicas may be staged at most; fewer where their names are long."""
+MAX_REPLICAS: Final = 24
+"""So many independent replicas may be staged at most; fewer where names or definition are long (`require_room`)."""
+
+_BESIDE: Final = 2
+"""So many generations have room beside an operation's own: a candidate that it follows, and kept predecessors."""
+
+_MANY: Final = 10**12
+"""As long as any number in a record is likely to be."""
 
 # ---- what one replica needs next
 
@@ -242,22 +250,65 @@ def prepared(record: IndependentRecord, *, live_rows: int | None, now: int) -> I
 
 def no_place_left(record: IndependentRecord) -> Stop | None:
     """Return a stop if so much was left behind that one more table could not be listed: none is ever forgotten."""
-    most = MAX_RETAINED - len(record.replicas) - _OTHER_PLACES
-    if len(record.retained) <= most:
-        return None
-    if most < 0:
+    if len(record.replicas) > MAX_REPLICAS:
         return Stop(
             Code.UNSUPPORTED_TOPOLOGY,
             f"{record.cluster} has {len(record.replicas)} replicas. Independent tables are refreshed on "
             f"{MAX_REPLICAS} at most: the record has a place for each of them.",
             facts={"replicas": len(record.replicas)},
         )
+    if len(record.retained) <= MAX_RETAINED - len(record.replicas) - _OTHER_PLACES:
+        return None
     return Stop(
         Code.TOO_MANY_RETAINED,
         f"{record.database}.{record.table}: {len(record.retained)} tables are still kept, so no other one can be "
         "listed.",
         facts={"retained": [item.name for item in record.retained]},
     )
+
+
+def require_room(record: IndependentRecord, engine_full: str) -> None:
+    """Refuse an operation whose record could outgrow its bound, before its source is read.
+
+    There is room for one attempt that fails on each replica, and for all that a record lists beside what the operation
+    itself leaves, as far as it grows with time: where one run of a publication has room, each that follows it has.
+
+    :param record: LOCKED, or about to be.
+    :param engine_full: of the new table, normalised.
+    :raises Stopped: ``RECORD_TOO_LARGE``.
+    """
+    _require(record, Phase.LOCKED)
+    aliases, now = record.replicas, record.changed_at
+    if record.predecessor is not None:
+        engine_full = max(engine_full, record.predecessor.engine_full, key=len)
+    everywhere = independent_generation(engine_full, "0" * 64, dict.fromkeys(aliases, "0" * 36))
+    alone = independent_generation(engine_full, "0" * 64, {aliases[-1]: "0" * 36})
+    whole = sum(len(item.generation.tables) > 1 for item in record.retained)
+    failed = len(record.retained) - whole
+    # At least the table into which the source is read is left, and an attempt on each replica may be.
+    beside = [everywhere] * (_BESIDE - whole) + [alone] * max(1, len(aliases) + 1 - failed)
+    fullest = record.moved(
+        phase=Phase.STAGING,
+        dispatch_epoch=max(record.dispatch_epoch, 10**6),
+        predecessor=everywhere,
+        desired=replace(everywhere, tables=()),
+        content=CanonicalDigest(_MANY, "0" * 64),
+        baseline=CanonicalDigest(_MANY, "0" * 64),
+        artifact=Artifact("0" * 64, _MANY, _MANY),
+        staged_bytes=_MANY,
+        extract=None,
+        retained=(
+            *record.retained,
+            *(
+                record.keep(candidate_name(record.table, f"{number:016d}"), tables, drop_after=now)
+                for number, tables in enumerate(beside, 1)
+            ),
+        ),
+        settled=(Settled("0" * 64, Phase.COMPLETED_RETAINING, 10**6, now, _MANY, "0" * 36),) * MAX_SETTLED,
+    )
+    require_way_out(fullest)
+    ready = tuple(ReplicaStage(alias, "", "", "0" * 36, StageState.READY) for alias in aliases)
+    transitions.require_room(prepared(fullest.moved(stages=ready), live_rows=_MANY, now=now))
 
 
 def require_way_out(record: IndependentRecord) -> None:

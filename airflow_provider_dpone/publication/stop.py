@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from airflow_provider_dpone.publication.canonical import Json
 
@@ -28,6 +28,10 @@ class Category(StrEnum):
     """Facts exclude each other or something foreign stands there: hold for a person."""
     PARTIAL_TERMINAL = "partial_terminal"
     """The work ended and not every replica has the new data: hold, both generations are kept."""
+
+
+ANSWERS_ALIKE: Final = frozenset({Category.REFUSED, Category.CONTRADICTION})
+"""A retry would meet the same answer: only for such reasons an operation is given up before it is sent."""
 
 
 class CodeMeaning(NamedTuple):
@@ -245,7 +249,10 @@ MEANINGS: Mapping[Code, CodeMeaning] = {
         _R, "The target's record was written by a newer release.", "Upgrade the provider on this worker."
     ),
     Code.RECORD_TOO_LARGE: CodeMeaning(
-        _R, "The target's record would not fit its bound.", "Shorten the names involved; report the case."
+        _R,
+        "The target's record would not fit its bound.",
+        "Let it list fewer tables: `airflow dpone abandon` what is not to be published, shorten retain_predecessor, or "
+        "wait until kept tables are dropped. Otherwise shorten the names or the table's definition.",
     ),
     Code.TARGET_BUSY: CodeMeaning(
         Category.CONFLICT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,15 +13,18 @@ from airflow_provider_dpone.publication import transitions
 from airflow_provider_dpone.publication.facts import Observation, TableFacts
 from airflow_provider_dpone.publication.record import (
     MAX_RETAINED,
+    MAX_SETTLED,
     NOT_SEALED,
     STAGE_PHASES,
     IndependentRecord,
     Phase,
     ReplicaStage,
+    Settled,
     StageState,
     independent_generation,
 )
 from airflow_provider_dpone.publication.replica_stages import (
+    MAX_REPLICAS,
     Claim,
     MarkReady,
     Promote,
@@ -36,12 +40,13 @@ from airflow_provider_dpone.publication.replica_stages import (
     no_place_left,
     prepared,
     ready,
+    require_room,
     sealed,
     see_replica,
     taken_over,
     verified,
 )
-from airflow_provider_dpone.publication.stop import Category, Code, Stop
+from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
 from tests.unit.builders import (
     ARTIFACT,
     BASELINE,
@@ -372,6 +377,39 @@ def test_there_is_room_for_what_a_giving_up_lists() -> None:
     stop = no_place_left(replace(full, retained=(*full.retained, item)))
     assert stop is not None
     assert stop.code is Code.TOO_MANY_RETAINED
+
+
+@pytest.mark.parametrize("replicas", [2, 13, MAX_REPLICAS])
+def test_where_a_first_run_has_room_each_later_one_has_it(replicas: int) -> None:
+    aliases = tuple(f"s1/r{number}" for number in range(1, replicas + 1))
+    first = replace(locked(), replicas=aliases, extract=None, retained=(), settled=(), predecessor=None)
+
+    def has_room(record: IndependentRecord, length: int) -> bool:
+        try:
+            require_room(record, "o" * length)
+        except Stopped:
+            return False
+        return True
+
+    # The longest definition for which there is room.
+    longest = bisect(range(8_000), False, key=lambda length: not has_room(first, length)) - 1
+    assert has_room(first, longest)
+    one, *_ = aliases
+    tables = independent_generation("o" * longest, "0" * 64, dict.fromkeys(aliases, EXTRACT.uuid))
+    alone = independent_generation("o" * longest, "0" * 64, {one: EXTRACT.uuid})
+    item = first.keep(EXTRACT.name, tables, drop_after=1_000)
+    later = replace(
+        first,
+        dispatch_epoch=9_999,
+        predecessor=tables,
+        retained=(
+            *(replace(item, name=f"{n}{item.name[1:]}") for n in range(2)),
+            *(replace(item, name=f"{n:02}{item.name[2:]}", generation=alone) for n in range(replicas)),
+        ),
+        settled=(Settled("0" * 64, Phase.COMPLETED, 9_999, 1_000, 10**9, EXTRACT.uuid),) * MAX_SETTLED,
+    )
+    assert has_room(later, longest)
+    assert not has_room(first, longest + 1)
 
 
 def test_what_is_not_sealed_yet_has_no_content() -> None:

@@ -25,10 +25,10 @@ from airflow_provider_dpone.publication.identity import parked_name
 from airflow_provider_dpone.publication.queue import QueueState
 from airflow_provider_dpone.publication.receipt import publication_receipt
 from airflow_provider_dpone.publication.record import (
-    STAGE_PHASES,
     UNSENT_PHASES,
     AuthorityRecord,
     Dispatch,
+    IndependentRecord,
     Phase,
     StoredRecord,
 )
@@ -83,8 +83,9 @@ class Ended:
     :ivar kept: the table that holds the data that did not go live, if there is one; several where replicas were
         being staged by themselves.
     :ivar retired: replicas that the operation was admitted with and ended without.
-    :ivar sealed: rows of its source may be in the artifact folder still. Nothing needs them, and the next stage task of
-        the target removes them: only whoever holds the target may, or it would take away what that one seals.
+    :ivar sealed: rows of its source were sealed, and may be in the artifact folder still. Nothing needs them, and the
+        next stage task of the target removes them: only whoever holds the target may, or it would take away what that
+        one seals.
     """
 
     operation_id: str
@@ -122,7 +123,7 @@ def abandon(ports: Ports, site: Site, request: OperatorRequest, waits: Waits) ->
         written.record.phase,
         changed=True,
         kept=kept or None,
-        sealed=stored.record.phase in STAGE_PHASES,
+        sealed=isinstance(stored.record, IndependentRecord) and stored.record.artifact is not None,
     )
 
 

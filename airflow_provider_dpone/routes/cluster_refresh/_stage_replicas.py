@@ -35,7 +35,7 @@ from airflow_provider_dpone.publication.record import (
     StoredRecord,
     independent_generation,
 )
-from airflow_provider_dpone.publication.stop import Category, Code, Stop, Stopped
+from airflow_provider_dpone.publication.stop import ANSWERS_ALIKE, Code, Stop, Stopped
 from airflow_provider_dpone.publication.trail import CandidateIntent
 from airflow_provider_dpone.publication.witness import staged
 from airflow_provider_dpone.routes.cluster_refresh._admit import Admitted, StageRequest, admit_stage
@@ -143,8 +143,7 @@ class _Stage:
         self.server_time = self.admitted.observation.server_time
 
     def run(self) -> StageReceipt:
-        ports, target = self.ports, self.site.target
-        self.slot = _Slot(ports, self._resumed() or self._locked())
+        self.slot = _Slot(self.ports, self._resumed() or self._locked())
         try:
             if self.slot.record.phase is Phase.LOCKED:
                 self._seal()
@@ -153,15 +152,8 @@ class _Stage:
         except Stopped as stopped:
             if _answers_alike(stopped.stop):
                 self._give_up(stopped.stop)
-            elif stopped.stop.code in (Code.CAS_CONFLICT, Code.CAS_OUTCOME_UNKNOWN):
-                ports.log(
-                    f"{target}: what holds the target now, only its record tells; this execution has stopped."
-                )
-                self._drop_unlisted()
             else:
-                ports.log(
-                    f"{target}: the target stays locked for this operation; a retry goes on from what is proven."
-                )
+                self._leave(stopped.stop)
             raise
 
     # ---- the lock
@@ -267,7 +259,8 @@ class _Stage:
         for stop in (no_room(slot.stored), stages.no_place_left(record)):
             if stop is not None:
                 raise Stopped(stop)
-        transitions.require_room(self._longest(record))
+        # The new table is most often defined as the live one is; if not, it is compared again once it is created.
+        stages.require_room(record, record.predecessor.engine_full if record.predecessor else "")
 
     def _lock_record(self, slot: Slot) -> IndependentRecord:
         if slot.live is not None and not isinstance(slot.live, IndependentGeneration):
@@ -288,31 +281,6 @@ class _Stage:
             staged_bytes=0,
         )
 
-    def _longest(self, record: IndependentRecord) -> IndependentRecord:
-        """Return the longest record that this one may become before it is dispatched."""
-        aliases = record.replicas
-        uuids = {alias: f"{number:036d}" for number, alias in enumerate(aliases)}
-        # The new table is most often defined as the live one is.
-        engine_full = max("?" * 500, record.predecessor.engine_full if record.predecessor else "", key=len)
-        held = independent_generation(engine_full, "0" * 64, uuids)
-        # What an attempt leaves is on one replica.
-        left = independent_generation(engine_full, "0" * 64, {aliases[-1]: uuids[aliases[-1]]})
-        return record.moved(
-            phase=Phase.PREPARED,
-            desired=held,
-            predecessor=held,
-            content=CanonicalDigest(0, "0" * 64),
-            retained=(
-                *record.retained,
-                *(
-                    record.keep(
-                        candidate_name(record.table, f"{number:016d}"), left, drop_after=record.changed_at
-                    )
-                    for number in range(2 * len(aliases) + 2)
-                ),
-            ),
-        )
-
     # ---- the source, once
 
     def _seal(self) -> None:
@@ -328,6 +296,7 @@ class _Stage:
         self._drop_followed(record.extract)
         self._create(extract)
         created = self._created(extract)
+        stages.require_room(slot.record, created.engine_full)
         loaded = staging.extract(self.plan, extract)
         require_all_stored(loaded)
         ports.log(f"{target}: {loaded.rows:,} rows read from the source ({loaded.bytes:,} bytes).")
@@ -411,33 +380,57 @@ class _Stage:
         except Stopped as stopped:
             self.ports.log(f"{before.name} is left for cleanup: {stopped.stop.message}")
 
-    def _drop_unlisted(self) -> None:
+    def _leave(self, stop: Stop) -> None:
+        """Say how the target stands. Whatever the stop was, the record may have moved on without this execution."""
+        ports, target, ours = self.ports, self.site.target, self.slot.stored
+        locked = False
+        try:
+            seen = self._observe(*(stage.name for stage in self.created))
+        except Stopped as stopped:
+            ports.log(f"{target}: its record was not read again: {stopped.stop.message}")
+        else:
+            found = seen.record
+            if found is not None and found.version > ours.version:
+                locked = not _taken_over(ours.record, found.record)
+                self._drop_unlisted(seen, found.record)
+            else:
+                # Of a write that went wrong, it may not show yet what has become.
+                locked = found is not None and stop.code not in (Code.CAS_CONFLICT, Code.CAS_OUTCOME_UNKNOWN)
+        ports.log(
+            f"{target}: the target stays locked for this operation; a retry goes on from what is proven."
+            if locked
+            else f"{target}: what holds the target now, only its record tells; this execution has stopped."
+        )
+
+    def _drop_unlisted(self, seen: Observation, record: AuthorityRecord) -> None:
         """Drop tables of this execution that no record names: they were created after their attempts were struck off.
 
         Each is its own by name and UUID. Whoever took the operation over has its attempts in the record; and what a
         record does not name any more, none that follows it names again. What is listed is left to cleanup.
+
+        :param record: a later one than this execution knows.
         """
-        ours, made = self.slot.stored, self.created
-        if not made:
+        ours = self.slot.record
+        if (record.authority_id, record.target_key) != (ours.authority_id, ours.target_key):
             return
-        try:
-            seen = self._observe(*(stage.name for stage in made))
-            found = seen.record
-            if found is None or found.version <= ours.version:
-                return
-            record = found.record
-            if (record.authority_id, record.target_key) != (ours.record.authority_id, ours.record.target_key):
-                return
-            named = stages.names_of(record)
-            for stage in made:
-                facts = seen.replicas.get(stage.alias)
-                table = facts.tables.get(stage.name) if facts else None
-                if table is not None and table.uuid == stage.uuid and stage.name not in named:
-                    self.staging.settle(stage)
-                    self.staging.drop(stage)
-                    self.ports.log(f"{stage.name} was created too late; it is dropped.")
-        except Stopped as stopped:
-            self.ports.log(f"A table that was created too late is left for `orphans`: {stopped.stop.message}")
+        named = stages.names_of(record)
+        for stage in self.created:
+            facts = seen.replicas.get(stage.alias)
+            table = facts.tables.get(stage.name) if facts else None
+            if table is None or table.uuid != stage.uuid or stage.name in named:
+                continue
+            try:
+                self.staging.settle(stage)
+                self.staging.drop(stage)
+            except Stopped as stopped:
+                self.ports.log(
+                    f"{stage.name} was created too late, and may be left for `orphans`: {stopped.stop.message}"
+                )
+            else:
+                # Who took it over may have given it the candidate's name meanwhile: then it is not what was dropped.
+                self.ports.log(
+                    f"{stage.name} is in no record: what was created too late has that name no more."
+                )
 
     # ---- every replica, by itself
 
@@ -719,6 +712,8 @@ class _Stage:
             finish_drops(self.ports, self.site, slot.stored, self._now(), self.waits)
         except Stopped as stopped:
             self.ports.log(f"{self.site.target}: not all could be given back now: {stopped.stop.message}")
+            if slot.record.phase in STAGE_PHASES:
+                self._leave(stopped.stop)
         else:
             self.staging.sweep(None, target_key=record.target_key)
             self.ports.log(f"{self.site.target}: given up; the target is free, the live table is as it was.")
@@ -726,7 +721,7 @@ class _Stage:
 
 def _answers_alike(stop: Stop) -> bool:
     """Tell whether a retry would meet the same answer, so that nobody needs the target to stay locked."""
-    return stop.category in (Category.REFUSED, Category.CONTRADICTION)
+    return stop.category in ANSWERS_ALIKE
 
 
 @dataclass(frozen=True, slots=True)
