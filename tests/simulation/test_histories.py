@@ -49,7 +49,7 @@ def test_without_faults_two_runs_publish_and_clean_up(replicas: int, first: bool
 
 @KINDS
 def test_every_single_fault_at_every_call(independent: bool) -> None:
-    """Of two refreshes; where replicas are independent, at the calls of the first. ``scripts/prove faults`` does all."""
+    """Of two refreshes; of independent replicas, at the calls of the first. ``scripts/prove faults`` does all."""
     calm = Calm()
     History(calm, operations=1 if independent else 2, independent=independent).run()
     ends: Counter[str] = Counter()
