@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_provider_dpone.publication.stop import Stop
 from tests.exploration.scopes import WIDE, hunting
+from tests.proof.made import made
 from tests.proof.oracle import Broken
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.ports import KEY, Fault
@@ -48,7 +49,7 @@ def write(name: str, results: Any) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     target = BUILD / f"{name}.json"
     partial = target.with_suffix(".partial")
-    stamped = {"sources": sources(), "results": results}
+    stamped = {"sources": sources(), "made": made(), "results": results}
     partial.write_text(json.dumps(stamped, sort_keys=True) + "\n")
     partial.replace(target)
 

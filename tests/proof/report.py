@@ -2,20 +2,16 @@
 
     python -m tests.proof.report
 
-What was not run with the present code is said to be not run.
+Each part says when and of which commit it was run last: one that was not run again stays as it was.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.proof import parts
 
@@ -26,55 +22,50 @@ PAGE = ROOT / "docs" / "proof.md"
 NOT_RUN = "Not run.\n"
 LAYERS = ("exploration", "simulation", "unit")
 
+FILES: Final[Mapping[str, Path]] = {
+    **{name: parts.BUILD / f"{name}.json" for name in ("exploration", "faults", "histories", "mutants")},
+    "scenarios": BUILD / "scenarios.json",
+    "independent": BUILD / "scenarios-independent.json",
+    "lost_load_reply": BUILD / "lost-load-reply.json",
+    "soak": BUILD / "soak.json",
+}
+"""Where each part leaves its results, beside what they are bound to."""
 
-def collect() -> dict[str, Any]:
-    """Gather what was run, and where."""
-    results: dict[str, Any] = {
-        name: parts.read(name) for name in ("exploration", "faults", "histories", "mutants")
-    }
-    results["scenarios"] = _read(BUILD / "scenarios.json")
-    results["independent"] = _read(BUILD / "scenarios-independent.json")
-    results["lost_load_reply"] = _read(BUILD / "lost-load-reply.json")
-    results["soak"] = _read(BUILD / "soak.json")
-    if results["histories"] is not None:
-        done = results["histories"].pop("done")
-        results["histories"]["count"] = len(done) * parts.CHUNK
-    results["made"] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "changed": bool(_git("status", "--porcelain", "--", "airflow_provider_dpone", "tests")),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-    }
-    return results
+
+def collect(last: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the newest result of each part: what it has left, or what was written down before."""
+    return {name: _newest(last.get(name), _read(path)) for name, path in FILES.items()}
 
 
 def _read(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    stamped = json.loads(path.read_text())
+    results = stamped["results"]
+    if isinstance(results, dict) and "done" in results:
+        results["count"] = len(results.pop("done")) * parts.CHUNK
+    return {"made": stamped["made"], "results": results}
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+def _newest(before: Any, now: Any) -> Any:
+    if before is None or now is None:
+        return now or before
+    return now if now["made"]["date"] >= before["made"]["date"] else before
 
 
 def write() -> None:
     """Write both files."""
-    results = collect()
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    last = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(collect(last), indent=1, sort_keys=True) + "\n")
     # From what was written: the page is the same whenever it is made again.
     PAGE.write_text(page(json.loads(RESULTS.read_text())))
 
 
 def page(results: Mapping[str, Any]) -> str:
     """Return the page of these results."""
-    made = results["made"]
-    changed = " with uncommitted changes" if made["changed"] else ""
     return f"""# What the proof rests on
 
-Written by `scripts/prove`; don't edit. {made["date"]}, commit `{made["commit"]}`{changed}, Python {made["python"]},
-{made["cores"]} cores.
+Written by `scripts/prove`; don't edit. Each part names the commit that it was run with last.
 
 Three layers try to break the same invariants (`tests/proof/oracle.py`): at most one swap
 per operation and one permit per epoch; the live table is old, new, or absent before the first; success only with the
@@ -87,39 +78,50 @@ The real tasks against a small modelled cluster, in every interleaving of worker
 From every state a calm run of the tasks and an operator must come to an end. Scopes of independent replicas begin
 before staging, the others with what is prepared.
 
-{_exploration(results["exploration"])}
+{_part(results["exploration"], _exploration)}
 ## One fault at each call
 
 A run of two refreshes with one fault at one call, for each fault and each call. How the target's record ended, and what
 the task was told first.
 
-{_faults(results["faults"])}
+{_part(results["faults"], _faults)}
 ## Random histories
 
 Two to three replicas, one to three runs, several workers, operators, deferrals, many faults; virtual time.
 
-{_histories(results["histories"])}
+{_part(results["histories"], _histories)}
 ## Planted bugs
 
 Each is a mistake that a careful person could make. A checker that doesn't catch it is blind.
 
-{_mutants(results["mutants"])}
+{_part(results["mutants"], _mutants)}
 ## Scenarios on real servers
 
-{_scenarios(results["scenarios"])}
+{_part(results["scenarios"], _scenarios)}
 ## Scenarios on real servers, independent replicas
 
-{_scenarios(results["independent"])}
+{_part(results["independent"], _scenarios)}
 ## Independent replicas: a lost load reply
 
 The first replica accepts its whole load, and the reply is lost. The same operation is retried, published, and asked for
 once more. A plain client that repeats its INSERT under the same fault is what it is compared with. Made on one machine
 with synthetic rows: it says nothing about other networks, grants, the queue's retention, server patches or speed.
 
-{_lost_load_reply(results["lost_load_reply"])}
+{_part(results["lost_load_reply"], _lost_load_reply)}
 ## Soak on real servers
 
-{_soak(results["soak"])}"""
+{_part(results["soak"], _soak)}"""
+
+
+def _part(part: Any, shown: Callable[[Any], str]) -> str:
+    if part is None:
+        return NOT_RUN
+    made = part["made"]
+    changed = " with uncommitted changes" if made["changed"] else ""
+    return (
+        f"Run at {made['date']}, commit `{made['commit'][:12]}`{changed}, Python {made['python']}, "
+        f"{made['cores']} cores.\n\n{shown(part['results'])}"
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -129,8 +131,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _exploration(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
     rows = [
         (
             one["scope"],
@@ -150,8 +150,6 @@ def _exploration(found: Any) -> str:
 
 
 def _faults(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
     rows: dict[tuple[str, str, str, int], Counter[str]] = {}
     for one in found:
         key = (one.get("tables", "replicated"), one["point"], one["fault"], one["replicas"])
@@ -163,8 +161,6 @@ def _faults(found: Any) -> str:
 
 
 def _histories(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
     each = 1000 * found["cpu_seconds"] / found["count"]
     rows = sorted(found["ends"].items(), key=lambda item: -item[1])
     kinds = f" ({found['independent']:,} of independent tables)" if "independent" in found else ""
@@ -174,8 +170,6 @@ def _histories(found: Any) -> str:
 
 
 def _mutants(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
     rows = [
         (name.replace("_", " "), *("caught" if layers[layer] else "" for layer in LAYERS))
         for name, layers in sorted(found.items())
@@ -185,8 +179,6 @@ def _mutants(found: Any) -> str:
 
 
 def _scenarios(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
     return _table(
         ("scenario", "case", "outcome", "exchanges", "seconds"),
         ((one["name"], one["case"], one["outcome"], one["exchanges"], one["seconds"]) for one in found),
@@ -194,14 +186,10 @@ def _scenarios(found: Any) -> str:
 
 
 def _lost_load_reply(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
-    changed = " with uncommitted changes" if found["changed"] else ""
     naive = "; ".join(f"{alias}: {rows:,}" for alias, rows in found["baseline_duplicate_rows"].items())
     tries = "; ".join(f"{one['task']}: {one['outcome']} {one['code']}".rstrip() for one in found["tries"])
     facts = {
         "scope": f"`{found['scope']}`",
-        "made": f"{found['date']}, commit `{found['commit'][:12]}`{changed}",
         "fixture digest": f"`{found['fixture_digest']}`",
         "operation": f"`{found['operation']}`",
         "artifact": f"`{found['artifact']}`, {found['artifact_bytes']:,} bytes",
@@ -225,8 +213,6 @@ def _lost_load_reply(found: Any) -> str:
 
 
 def _soak(found: Any) -> str:
-    if found is None:
-        return NOT_RUN
     return _table(
         ("figure", "value"),
         [(name.replace("_", " "), _plain(value)) for name, value in sorted(found.items())],

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +14,7 @@ import pytest
 
 from tests.cluster import CLUSTER_NAME, LocalCluster
 from tests.cluster.spec import DATABASE_PREFIX
+from tests.proof.made import made
 
 ALL = "--all-scenarios"
 PROPERTY = "scenario"
@@ -52,31 +51,24 @@ class Results:
         for row in self.rows:
             kept = row.pop("kept")
             if isinstance(kept, dict) and row["passed"]:
-                KEPT.write_text(json.dumps({**made(), **kept}, indent=1) + "\n")
+                _write(KEPT, {"fixture_digest": _equipment(), **kept})
         for independent, file in RESULTS.items():
             if rows := [row for row in self.rows if row["independent"] is independent]:
-                file.write_text(json.dumps(rows, indent=1) + "\n")
+                _write(file, rows)
 
 
-def made() -> dict[str, object]:
-    """What a receipt is bound to: the commit, and the equipment that it was made with."""
+def _write(file: Path, results: object) -> None:
+    file.write_text(json.dumps({"made": made(), "results": results}, indent=1) + "\n")
+
+
+def _equipment() -> str:
+    """A digest of what a receipt was made with, beside the product."""
     equipment = hashlib.sha256()
     for folder in ("cluster", "scenarios", "integration"):
         for path in sorted((ROOT / "tests" / folder).rglob("*.py")):
             equipment.update(path.relative_to(ROOT).as_posix().encode())
             equipment.update(path.read_bytes())
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _git("rev-parse", "HEAD"),
-        "changed": bool(_git("status", "--porcelain", "--", "airflow_provider_dpone", "tests")),
-        "fixture_digest": equipment.hexdigest(),
-    }
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return equipment.hexdigest()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from scripts.lib.processes import resident_bytes
 from tests.cluster import LocalCluster
+from tests.proof.made import made
 from tests.soak.engine import Soak, SoakError, a_soak
 from tests.soak.plan import publication
 
@@ -64,7 +65,7 @@ def main() -> int:
         print(f"soak: {done['done']} are done; run it again to go on")
         return 75
     report = _report(done)
-    REPORT.write_text(json.dumps(report, indent=1) + "\n")
+    REPORT.write_text(json.dumps({"made": made(), "results": report}, indent=1) + "\n")
     print(json.dumps(report, indent=1))
     PROGRESS.unlink()
     print(f"{done['done']} passed")
