@@ -79,8 +79,6 @@ DIGEST_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         # An empty table has the sum 0, and a row that says so.
         "aggregate_functions_null_for_empty": "0",
         "empty_result_for_aggregation_by_empty_set": "0",
-        # A wide table's statement names each of its columns.
-        "max_query_size": str(16 * 2**20),
         # A long text or array is no error.
         "format_binary_max_string_size": "0",
         "format_binary_max_array_size": "0",
@@ -91,6 +89,19 @@ DIGEST_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 No setting is known that changes the bytes of a type of the profile. In one statement for all members, of two
 releases, a profile's ``additional_result_filter`` may still take a member's answer away: who asks has to count.
 """
+
+
+_LONG_STATEMENT: Final = 250_000
+"""Bytes; by default a server reads ``max_query_size``, 262,144, of which a request for all replicas takes some."""
+
+
+def digest_settings(sql: str, known: Collection[str]) -> dict[str, str]:
+    """Return what to send with a digest's statement, of the settings that are ``known`` to all who get it.
+
+    An unknown one would be refused. A wide table's statement, which names each of its columns, needs one more.
+    """
+    settings = {name: value for name, value in DIGEST_SETTINGS.items() if name in known}
+    return settings if len(sql.encode()) < _LONG_STATEMENT else {**settings, "max_query_size": str(2**24)}
 
 
 # --- the profile -------------------------------------------------------------------------------------------
@@ -125,7 +136,7 @@ def canonical_digest_select(database: str, table: str, columns: Collection[Colum
     """One row ``rows, sha256`` for a table on the server that runs it; fit for ``view(...)``.
 
     ``columns`` are the stored ones (``TableDefinition.stored_columns``), in any order, of the profile. Send it
-    with :data:`DIGEST_SETTINGS`.
+    with :func:`digest_settings`.
 
     Raises ``ValueError`` where there is no column, or one name stands twice.
     """

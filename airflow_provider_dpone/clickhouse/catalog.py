@@ -14,7 +14,11 @@ from functools import lru_cache
 from typing import Final
 
 from airflow_provider_dpone.clickhouse import control_table
-from airflow_provider_dpone.clickhouse.canonical_digest import DIGEST_SETTINGS, canonical_digest_select
+from airflow_provider_dpone.clickhouse.canonical_digest import (
+    DIGEST_SETTINGS,
+    canonical_digest_select,
+    digest_settings,
+)
 from airflow_provider_dpone.clickhouse.control_table import ControlTable
 from airflow_provider_dpone.clickhouse.errors import (
     REPLICA_CODES,
@@ -198,9 +202,7 @@ class Catalog:
         database, settings = self.target.database, READ_SETTINGS
         if independent:
             select = canonical_digest_select(database, table, columns)
-            # One that a replica doesn't know would be refused there.
-            ours = {name: value for name, value in DIGEST_SETTINGS.items() if name in self._settings}
-            settings = {**READ_SETTINGS, **ours}
+            settings = {**READ_SETTINGS, **digest_settings(select, self._settings)}
         else:
             select = content_digest_select(database, table, [column.name for column in columns])
         sequence = next_sequence()

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from airflow_provider_dpone.clickhouse.canonical_digest import (
-    DIGEST_SETTINGS,
     FUNCTIONS_SELECT,
     canonical_digest_select,
     deterministic_functions,
+    digest_settings,
     outside_profile,
     varying_columns,
 )
@@ -270,11 +270,11 @@ class ClusterReplicaStaging:
         sql = f"SELECT {columns} FROM {self.quoted(stage.name)}"
         try:
             with (
-                self._reading(planned_of(plan), stage.alias) as query_id,
+                self._reading(stage.alias) as query_id,
                 self._servers[stage.alias].download(
                     sql,
                     format="Native",
-                    settings=_known(planned_of(plan)),
+                    settings=digest_settings(sql, planned_of(plan).settings),
                     timeout=self._limits.load,
                     query_id=query_id,
                 ) as download,
@@ -331,9 +331,12 @@ class ClusterReplicaStaging:
         doing = f"Computing the content of {name!r} on {alias}"
         sql = canonical_digest_select(self._target.database, name, planned.definition.stored_columns)
         try:
-            with self._reading(planned, alias) as query_id:
+            with self._reading(alias) as query_id:
                 reply = self._servers[alias].read(
-                    sql, settings=_known(planned), timeout=self._limits.load, query_id=query_id
+                    sql,
+                    settings=digest_settings(sql, planned.settings),
+                    timeout=self._limits.load,
+                    query_id=query_id,
                 )
             ((rows, digest),) = reply.rows
         except ServerError as error:
@@ -346,8 +349,9 @@ class ClusterReplicaStaging:
             raise stopped(error, doing) from None
         return CanonicalDigest(int(str(rows)), str(digest))
 
-    def _reading(self, planned: Planned, alias: str) -> AbstractContextManager[str]:
-        return self._running.reading(self._servers[alias], self._target.cluster, planned.aliases)
+    def _reading(self, alias: str) -> AbstractContextManager[str]:
+        # Its server is that of one replica, so one kill meets it.
+        return self._running.reading(self._servers[alias], self._target.cluster, (alias,))
 
     def sweep(self, keep: Artifact | None, *, target_key: str) -> None:
         """Remove the target's artifacts that nothing needs any more; see the port."""
@@ -398,8 +402,3 @@ def _stop_of(future: Future[None]) -> Stopped | None:
             return error
         case error:
             raise error
-
-
-def _known(planned: Planned) -> Mapping[str, str]:
-    """Return the settings of a digest that every replica knows: an unknown one would be refused."""
-    return {name: value for name, value in DIGEST_SETTINGS.items() if name in planned.settings}

@@ -260,12 +260,11 @@ def _candidates(bodies: Iterable[Body]) -> tuple[tuple[str, frozenset[str]], ...
 
 def _given_up(bodies: Iterable[tuple[int, Body]]) -> GivenUp | None:
     found: GivenUp | None = None
-    stored: GivenUp | None = None
     for at, body in bodies:
         match body:
             case CompareAndSwapOutcome(phase=Phase.ABORTED, outcome="stored"):
                 # Whoever comes later finds it given up, and may have a reason of its own.
-                stored = found
+                break
             case Classification(aggregate=code, category=category, phase=phase) if (
                 category in ANSWERS_ALIKE and phase in UNSENT_PHASES
             ):
@@ -275,7 +274,7 @@ def _given_up(bodies: Iterable[tuple[int, Body]]) -> GivenUp | None:
                 found = GivenUp(at, None, body.reason)
             case _:
                 pass
-    return stored or found
+    return found
 
 
 def _refused(bodies: Iterable[tuple[int, Body]]) -> tuple[Refused, ...]:

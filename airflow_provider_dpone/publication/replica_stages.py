@@ -36,11 +36,11 @@ from airflow_provider_dpone.publication.stop import Code, Stop
 _OTHER_PLACES: Final = 4
 """Beside an attempt for each replica, a giving up lists the extract and the candidate; a commit the predecessor."""
 
-MAX_REPLICAS: Final = 24
-"""So many independent replicas may be staged at most; fewer where names or definition are long (`require_room`)."""
-
 _BESIDE: Final = 2
 """So many generations have room beside an operation's own: a candidate that it follows, and kept predecessors."""
+
+MAX_REPLICAS: Final = (MAX_RETAINED - _OTHER_PLACES - _BESIDE) // 2
+"""So many independent replicas may be staged at most, each of them twice; fewer where names or definition are long."""
 
 _MANY: Final = 10**12
 """As long as any number in a record is likely to be."""
@@ -265,6 +265,13 @@ def no_place_left(record: IndependentRecord) -> Stop | None:
         "listed.",
         facts={"retained": [item.name for item in record.retained]},
     )
+
+
+def may_keep(record: IndependentRecord) -> bool:
+    """Tell whether what a giving up leaves may be kept for people to look at: the next run needs places beside it."""
+    left = len(transitions.kept(record, drop_after=0))
+    # One more is for the table into which the next run reads its source.
+    return left + 1 <= MAX_RETAINED - len(record.replicas) - _OTHER_PLACES
 
 
 def require_room(record: IndependentRecord, engine_full: str) -> None:

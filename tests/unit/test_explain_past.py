@@ -358,6 +358,8 @@ def test_an_operation_that_was_given_up_says_why() -> None:
     audit = OperatorAction("abandon", "abandon", "its worker is gone", Phase.LOCKED, 0, 1, WRITE)
     assert given_up(reason, audit).endswith(": its worker is gone")
     assert given_up(audit, *write(Phase.ABORTED), reason) == given_up(audit)
+    # Later drops are written to the same trail.
+    assert given_up(audit, *write(Phase.ABORTED), reason, *write(Phase.ABORTED)) == given_up(audit)
     assert given_up(replace(reason, aggregate="OF_A_LATER_RELEASE")) == given_up()
 
 

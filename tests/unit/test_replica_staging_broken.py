@@ -118,7 +118,7 @@ def test_a_cluster_of_many_replicas_is_staged_or_refused_before_anything_is_read
     assert phase(site) is Phase.PREPARED
     assert "extract" in calls
     for replicas, definition, code in (
-        (MAX_REPLICAS, "MergeTree ORDER BY " + "o" * 500, Code.RECORD_TOO_LARGE),
+        (MAX_REPLICAS, "MergeTree ORDER BY " + "o" * 2500, Code.RECORD_TOO_LARGE),
         (MAX_REPLICAS + 1, "MergeTree ORDER BY id", Code.UNSUPPORTED_TOPOLOGY),
     ):
         site, calls = cluster_of(replicas)

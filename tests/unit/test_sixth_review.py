@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_dpone.clickhouse.canonical_digest import DIGEST_SETTINGS, canonical_digest_select
+from airflow_provider_dpone.clickhouse.canonical_digest import (
+    DIGEST_SETTINGS,
+    canonical_digest_select,
+    digest_settings,
+)
 from airflow_provider_dpone.clickhouse.errors import ReplyLost
 from airflow_provider_dpone.clickhouse.progress import LongQuery, RunningQueries
 from airflow_provider_dpone.clickhouse.replica_staging import ClusterReplicaStaging
 from airflow_provider_dpone.clickhouse.server import ConnectionSettings, Server
-from airflow_provider_dpone.clickhouse.staging_plan import Planned
 from airflow_provider_dpone.clickhouse.table_definition import ColumnDefinition
 from airflow_provider_dpone.operators.publish import PublishOperator
 from airflow_provider_dpone.publication import transitions
@@ -53,9 +56,6 @@ class Replica2:
         return SimpleNamespace(rows=[[2, 0, 0]])
 
 
-PLANNED = cast("Planned", SimpleNamespace(aliases=("s1/r1", "s1/r2")))
-
-
 def staging_on(running: RunningQueries, server: Any) -> Any:
     """The adapter as far as naming a read takes."""
     one: Any = object.__new__(ClusterReplicaStaging)
@@ -67,7 +67,7 @@ def staging_on(running: RunningQueries, server: Any) -> Any:
 
 def test_a_kill_of_a_comparison_on_the_second_replica_that_is_not_answered_goes_through_the_queue() -> None:
     server, running = Replica2(), RunningQueries()
-    with staging_on(running, server)._reading(PLANNED, "s1/r2"):
+    with staging_on(running, server)._reading("s1/r2"):
         assert running.cancel() is True
     assert "ON CLUSTER" in server.sent[-1]
 
@@ -77,7 +77,7 @@ def test_airflows_timeout_is_not_swallowed_by_a_kill_on_the_second_replica() -> 
         pass
 
     server, running = Replica2(), RunningQueries()
-    with pytest.raises(TaskTimeout), staging_on(running, server)._reading(PLANNED, "s1/r2"):
+    with pytest.raises(TaskTimeout), staging_on(running, server)._reading("s1/r2"):
         raise TaskTimeout
 
 
@@ -91,7 +91,7 @@ def test_each_query_is_killed_whatever_became_of_those_before_it() -> None:
 
     bad = staging_on(running, Replica2())
     good = Good(cast("Server", None), "analytics", ("s1/r1",), "its-own")
-    with bad._reading(PLANNED, "s1/r2"), running.waiting(good):
+    with bad._reading("s1/r2"), running.waiting(good):
         try:
             running.cancel()
         finally:
@@ -168,10 +168,29 @@ def test_as_many_replicas_as_are_said_to_fit_do_fit() -> None:
 
 
 def test_a_definition_too_long_for_the_record_is_refused_before_the_source_is_read() -> None:
-    site, calls = cluster_of(24)
+    site, calls = cluster_of(MAX_REPLICAS)
     site.engine = dict.fromkeys(site.tables, "MergeTree ORDER BY id " + "x" * 2500)
     assert stopped_by(site) is Code.RECORD_TOO_LARGE
     assert "extract" not in calls
+
+
+def test_a_retry_has_places_after_every_load_has_failed_once() -> None:
+    site, _ = cluster_of(MAX_REPLICAS)
+    site.at = failing(*(f"load {alias}" for alias in site.tables), code=Code.ARTIFACT_UNAVAILABLE)
+    assert stopped_by(site) is Code.ARTIFACT_UNAVAILABLE
+    site.at = lambda _: None
+    site.stage()
+    assert phase(site) is Phase.PREPARED
+
+
+def test_contents_that_differ_again_and_again_leave_places_for_the_next_run() -> None:
+    site, _ = cluster_of(MAX_REPLICAS)
+    for day in range(4):
+        site.at = failing(*(f"load {alias}" for alias in site.tables), code=Code.CONTENT_DIFFERS)
+        assert stopped_by(site, run=f"day{day}") is Code.CONTENT_DIFFERS
+    site.at = lambda _: None
+    site.stage(run="mended")
+    assert phase(site) is Phase.PREPARED
 
 
 # ---- (f) the word of abandon
@@ -232,7 +251,7 @@ def test_what_was_waited_for_before_an_operation_was_abandoned_by_a_trail_that_i
 
 def test_a_run_that_follows_one_that_was_never_published_has_room_where_that_one_had() -> None:
     """The first run's publish failed for good (min_rows, say). Every later run of the DAG has to get through."""
-    site, _ = cluster_of(24)
+    site, _ = cluster_of(MAX_REPLICAS)
     site.stage(run="monday")
     assert phase(site) is Phase.PREPARED
     site.stage(run="tuesday")
@@ -263,7 +282,7 @@ def test_what_is_true_of_the_statement_is_said_although_no_server_answers_a_kill
 
 def test_a_run_has_room_beside_a_predecessor_that_is_kept_as_asked() -> None:
     """``retain_predecessor`` never blocks the target: each day's run is published, and each old table kept."""
-    site, _ = cluster_of(23)
+    site, _ = cluster_of(MAX_REPLICAS)
     for day in range(3):
         site.stage(run=f"day{day}", retention=10**6)
         record = site.record
@@ -283,8 +302,10 @@ def test_a_run_has_room_beside_a_predecessor_that_is_kept_as_asked() -> None:
 
 
 def test_a_wide_table_whose_names_fit_into_a_statement_has_a_digest() -> None:
-    """A server parses 262,144 bytes (``max_query_size``), which no setting of ours raises."""
-    columns = [ColumnDefinition(f"{number:064d}", "UInt8") for number in range(3_000)]
-    assert sum(len(column.name) + 4 for column in columns) < 262_144
-    fits = len(canonical_digest_select("d", "t", columns).encode()) <= 262_144
-    assert fits or "max_query_size" in DIGEST_SETTINGS
+    """A server parses 262,144 bytes by default; a profile may forbid another bound, so it is sent only where needed."""
+    wide = [ColumnDefinition(f"{number:064d}", "UInt8") for number in range(3_000)]
+    assert sum(len(column.name) + 4 for column in wide) < 262_144
+    for columns, longer in ((wide, True), (wide[:100], False)):
+        sql = canonical_digest_select("d", "t", columns)
+        assert (len(sql.encode()) > 262_144) is longer
+        assert ("max_query_size" in digest_settings(sql, DIGEST_SETTINGS)) is longer

@@ -380,8 +380,11 @@ class _Stage:
         except Stopped as stopped:
             self.ports.log(f"{before.name} is left for cleanup: {stopped.stop.message}")
 
-    def _leave(self, stop: Stop) -> None:
-        """Say how the target stands. Whatever the stop was, the record may have moved on without this execution."""
+    def _leave(self, stop: Stop, *, retried: bool = True) -> None:
+        """Say how the target stands. Whatever the stop was, the record may have moved on without this execution.
+
+        :param retried: whether Airflow tries again by itself after what is raised.
+        """
         ports, target, ours = self.ports, self.site.target, self.slot.stored
         locked = False
         try:
@@ -396,8 +399,13 @@ class _Stage:
             else:
                 # Of a write that went wrong, it may not show yet what has become.
                 locked = found is not None and stop.code not in (Code.CAS_CONFLICT, Code.CAS_OUTCOME_UNKNOWN)
+        further = (
+            "a retry goes on from what is proven"
+            if retried
+            else "clear the stage task, or abandon the operation"
+        )
         ports.log(
-            f"{target}: the target stays locked for this operation; a retry goes on from what is proven."
+            f"{target}: the target stays locked for this operation; {further}."
             if locked
             else f"{target}: what holds the target now, only its record tells; this execution has stopped."
         )
@@ -700,10 +708,11 @@ class _Stage:
     def _give_up(self, stop: Stop) -> None:
         """Free the target: a retry would meet the same answer. The stop itself is what is reported.
 
-        Tables that hold what they should not are kept for a day: people may want to compare them.
+        Tables that hold what they should not are kept for a day, where that leaves room: people may compare them.
         """
         slot, record = self.slot, self.slot.record
-        kept = transitions.KEEP_PARKED if stop.code is Code.CONTENT_DIFFERS else 0
+        differs = stop.code is Code.CONTENT_DIFFERS
+        kept = transitions.KEEP_PARKED if differs and stages.may_keep(record) else 0
         try:
             write_down(self.ports, slot.stored, Abort(stop), None, None, None)
             slot.move(lambda now: transitions.aborted(now, now=self._now(), drop_after=self._now() + kept))
@@ -713,7 +722,7 @@ class _Stage:
         except Stopped as stopped:
             self.ports.log(f"{self.site.target}: not all could be given back now: {stopped.stop.message}")
             if slot.record.phase in STAGE_PHASES:
-                self._leave(stopped.stop)
+                self._leave(stopped.stop, retried=False)
         else:
             self.staging.sweep(None, target_key=record.target_key)
             self.ports.log(f"{self.site.target}: given up; the target is free, the live table is as it was.")
