@@ -26,7 +26,7 @@ from airflow_provider_dpone.clickhouse.table_definition import parse
 from benchmarks.report import Result, show, write
 from benchmarks.sources import CLICKHOUSE_COLUMNS, ORDER
 from scripts.lib.flights import NULL, ROWS, first_extract
-from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster
+from tests.cluster import APP_PASSWORD, APP_USER, CLUSTER_NAME, LocalCluster, wait_until
 
 MILLION_ROWS: Final = 3.0
 OF_TWO_SUMS: Final = 0.3
@@ -105,12 +105,19 @@ class Bench:
         started = time.perf_counter()
         self.cluster.query(sql, settings={**settings, "query_id": query_id})
         seconds = time.perf_counter() - started
-        self.cluster.execute("SYSTEM FLUSH LOGS")
-        (recorded,) = self.cluster.query(
-            "SELECT memory_usage AS memory, ProfileEvents['OSCPUVirtualTimeMicroseconds'] AS processor "
-            f"FROM system.query_log WHERE query_id = '{query_id}' AND type = 'QueryFinish'"
-        )
-        return Cost(seconds, recorded["processor"] / 1e6, recorded["memory"] / 1e6)
+        found: list[dict[str, int]] = []
+
+        def recorded() -> bool:
+            # An answer may be there before its line in the log is.
+            self.cluster.execute("SYSTEM FLUSH LOGS")
+            found[:] = self.cluster.query(
+                "SELECT memory_usage AS memory, ProfileEvents['OSCPUVirtualTimeMicroseconds'] AS processor "
+                f"FROM system.query_log WHERE query_id = '{query_id}' AND type = 'QueryFinish'"
+            )
+            return bool(found)
+
+        wait_until(recorded, timeout=20)
+        return Cost(seconds, found[0]["processor"] / 1e6, found[0]["memory"] / 1e6)
 
 
 def measure(bench: Bench, rounds: int) -> list[Result]:

@@ -18,7 +18,7 @@ from tests.simulation.run import Calm, History, seeded
 from tests.simulation.world import World, content_digest
 
 REGRESSIONS = Path(__file__).parent / "regressions.txt"
-SEEDS = int(os.environ.get("DPONE_SIMULATION_SEEDS", "2500"))
+SEEDS = int(os.environ.get("DPONE_SIMULATION_SEEDS", "1500"))
 CHUNK = 500
 MUTANT_SEEDS = 1500
 
