@@ -59,6 +59,7 @@ class Planned:
     :ivar columns: what is loaded, in the source's order.
     :ivar aliases: the replicas, in the cluster's order.
     :ivar settings: those of the settings that a load may need which every replica knows.
+    :ivar selects: the server reads the source itself, by a query.
     """
 
     definition: TableDefinition
@@ -66,6 +67,7 @@ class Planned:
     columns: tuple[LoadColumn, ...]
     aliases: tuple[str, ...]
     settings: frozenset[str]
+    selects: bool
 
 
 _ASK_SECONDS: Final = 60.0
@@ -101,7 +103,6 @@ class Planner:
         self._log = log
         self._grants = grants
         self._engine = engine
-        self._selects = False
 
     def plan(self, observation: Observation) -> StagePlan:
         """Fix structure, column mapping and grants. Reads no row of the source, changes nothing.
@@ -112,10 +113,11 @@ class Planner:
         """
         self._grants.require()
         load = self._access.load()
-        self._selects = isinstance(load, SelectLoad)
-        if not isinstance(load, SelectLoad):
+        if selects := isinstance(load, SelectLoad):
+            columns = self._columns_on(self._server)
+        else:
             self._grants.require(table_functions=True)
-        columns = load.columns if not isinstance(load, SelectLoad) else self._columns_on(self._server)
+            columns = load.columns
         structure = self._structure(self._live(observation), load, columns)
         if isinstance(load, RowsLoad):
             load = self._access.stream(load, [column.type for column in structure.columns])
@@ -135,7 +137,9 @@ class Planner:
                 [refresh.replication_mode, refresh.on_schema_change],
             ),
             schema_difference=tuple(str(difference) for difference in structure.differences),
-            payload=Planned(structure.definition, columns, loaded, aliases, _known_settings(observation)),
+            payload=Planned(
+                structure.definition, columns, loaded, aliases, _known_settings(observation), selects
+            ),
         )
 
     def require_source(self, plan: StagePlan, alias: str, server: Server) -> None:
@@ -144,11 +148,12 @@ class Planner:
         :param alias: of that server.
         :raises Stopped: ``MISSING_GRANT``, ``BAD_INPUT``; ``SCHEMA_MISMATCH``: the query has other columns there.
         """
-        if not self._selects:
+        planned = planned_of(plan)
+        if not planned.selects:
             if stop := self._grants.check_directly({alias: server}, table_functions=True):
                 raise Stopped(stop)
             return
-        if self._columns_on(server) != planned_of(plan).source_columns:
+        if self._columns_on(server) != planned.source_columns:
             raise stop_with(
                 Code.SCHEMA_MISMATCH,
                 f"The source's query has other columns on {alias}, which is to read it, than on the server that was "

@@ -257,7 +257,7 @@ def no_place_left(record: IndependentRecord) -> Stop | None:
             f"{MAX_REPLICAS} at most: the record has a place for each of them.",
             facts={"replicas": len(record.replicas)},
         )
-    if len(record.retained) <= MAX_RETAINED - len(record.replicas) - _OTHER_PLACES:
+    if len(record.retained) <= _places_beside(record):
         return None
     return Stop(
         Code.TOO_MANY_RETAINED,
@@ -271,7 +271,12 @@ def may_keep(record: IndependentRecord) -> bool:
     """Tell whether what a giving up leaves may be kept for people to look at: the next run needs places beside it."""
     left = len(transitions.kept(record, drop_after=0))
     # One more is for the table into which the next run reads its source.
-    return left + 1 <= MAX_RETAINED - len(record.replicas) - _OTHER_PLACES
+    return left + 1 <= _places_beside(record)
+
+
+def _places_beside(record: IndependentRecord) -> int:
+    """Return how many tables may be listed beside those that an operation itself may leave."""
+    return MAX_RETAINED - len(record.replicas) - _OTHER_PLACES
 
 
 def require_room(record: IndependentRecord, engine_full: str) -> None:

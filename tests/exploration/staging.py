@@ -67,7 +67,7 @@ from tests.proof import oracle
 from tests.proof.oracle import Broken, Truth
 from tests.simulation import world as simulated
 from tests.simulation.ports import KEY, TARGET, Fault
-from tests.simulation.replica_staging import SimReplicaStaging
+from tests.simulation.replica_staging import SimReplicaStaging, one_by_one
 from tests.simulation.run import OWN_OLD, SITE
 from tests.simulation.world import AUTHORITY, Entry, Recorded, Table, World
 
@@ -137,17 +137,7 @@ class Port(Outside):
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> Sequence[Stopped | None]:
         if self.threads:
             return self.puppet.side_by_side(tasks)
-        ends: dict[int, Stopped | None] = {}
-        left = list(range(len(tasks)))
-        while left:
-            number = left.pop(self.puppet.ask("pick", len(left)) if len(left) > 1 else 0)
-            try:
-                tasks[number]()
-            except Stopped as stopped:
-                ends[number] = stopped
-            else:
-                ends[number] = None
-        return [ends[number] for number in range(len(tasks))]
+        return one_by_one(tasks, lambda left: self.puppet.ask("pick", left) if left > 1 else 0)
 
 
 def staging(run: int, *, threads: bool = False) -> Role:

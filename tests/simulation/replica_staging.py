@@ -22,6 +22,21 @@ from tests.simulation.ports import Fault, Worker, void
 from tests.simulation.world import World, content_digest
 
 
+def one_by_one(tasks: Sequence[Callable[[], None]], pick: Callable[[int], int]) -> Sequence[Stopped | None]:
+    """Run tasks in the order in which ``pick`` takes one of so many that are left."""
+    ends: dict[int, Stopped | None] = {}
+    left = list(range(len(tasks)))
+    while left:
+        number = left.pop(pick(len(left)))
+        try:
+            tasks[number]()
+        except Stopped as stopped:
+            ends[number] = stopped
+        else:
+            ends[number] = None
+    return [ends[number] for number in range(len(tasks))]
+
+
 @dataclass(slots=True)
 class SimReplicaStaging:
     """Creates, loads, renames and drops tables of single replicas, and seals what a source gave.
@@ -181,17 +196,7 @@ class SimReplicaStaging:
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> Sequence[Stopped | None]:
         """Run one after the other, in an order that the history chooses."""
-        ends: dict[int, Stopped | None] = {}
-        left = list(range(len(tasks)))
-        while left:
-            number = left.pop(self.pick(len(left)))
-            try:
-                tasks[number]()
-            except Stopped as stopped:
-                ends[number] = stopped
-            else:
-                ends[number] = None
-        return [ends[number] for number in range(len(tasks))]
+        return one_by_one(tasks, self.pick)
 
     # What becomes of a request.
 
